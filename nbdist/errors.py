@@ -1,0 +1,142 @@
+"""The exception tree, and the text of messages that more than one room gives.
+
+    NbdistError
+     ├─ OptionError (also ValueError)       a wrong option or argument; nothing was started
+     ├─ LaunchError (also RuntimeError)     the ranks could not be started; nothing ran
+     ├─ SessionError (also RuntimeError)    a session was used after it ended, or from a wrong thread
+     ├─ ChannelError (also ConnectionError) talk between kernel and rank
+     │   ├─ ChannelClosed                   this side closed it
+     │   ├─ ChannelEnded                    the other side ended, between two messages
+     │   └─ ChannelBroken                   the other side ended inside a message, or sent rubbish
+     ├─ ValueLost (also RuntimeError)       a value of a rank could not be brought back
+     └─ RankFailedError (also RuntimeError) the cell failed on at least one rank
+
+In IPython and Jupyter each of them shows as its message alone: the frames between the cell and
+the raise are nbdist's own and tell a user nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class NbdistError(Exception):
+    """Base of all that nbdist raises on purpose."""
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython's hook: what to show instead of a stack trace of ours."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class OptionError(NbdistError, ValueError):
+    """A wrong option or argument: says the value, what is allowed and the next step."""
+
+
+class LaunchError(NbdistError, RuntimeError):
+    """The ranks could not be started; the cell did not run anywhere."""
+
+
+class SessionError(NbdistError, RuntimeError):
+    """A session was used after its end, or from a thread that may not use it."""
+
+
+class ChannelError(NbdistError, ConnectionError):
+    """Something about the channel between the kernel and a rank."""
+
+
+class ChannelClosed(ChannelError):
+    """This side closed the channel before."""
+
+
+class ChannelEnded(ChannelError):
+    """The other side ended, between two messages."""
+
+
+class ChannelBroken(ChannelError):
+    """The other side ended inside a message, or sent what is no message."""
+
+
+class ValueLost(NbdistError, RuntimeError):
+    """A value of a rank could not be brought back into the notebook.
+
+    Attributes:
+        key: which value.
+    """
+
+    def __init__(self, key: str, reason: str):
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One rank's exception, or its death.
+
+    Attributes:
+        rank: who failed.
+        time_s: when, on the machine's monotonic clock.
+        type_name: the exception's class name, or ``"Died"``.
+        message: ``str(exception)``, or how the rank died.
+        cell_line: line of the cell (its first line, with the magic, is 1), if one is involved.
+        traceback: lines as IPython would show them, without nbdist's own frames.
+        pickled: the exception, pickled, where that is possible.
+    """
+
+    rank: int
+    time_s: float
+    type_name: str
+    message: str
+    cell_line: int | None = None
+    traceback: tuple[str, ...] = ()
+    pickled: bytes | None = None
+
+    @property
+    def summary(self) -> str:
+        """The exception's one-line form: ``ValueError: too large``."""
+        return f"{self.type_name}: {self.message}" if self.message else self.type_name
+
+
+class RankFailedError(NbdistError, RuntimeError):
+    """The cell failed on at least one rank.
+
+    Attributes:
+        failures: every failure, the cause first, then the others by time; consequences of the
+            cause (closed connections) last.
+        world_size: how many ranks ran the cell.
+
+    The original exception is ``__cause__`` where it could be pickled.
+
+    Example:
+        >>> try:
+        ...     nbdist.launch(train, devices=2)
+        ... except nbdist.RankFailedError as error:
+        ...     print(error.failures[0].rank, error.failures[0].message)
+    """
+
+    def __init__(
+        self, message: str, failures: Sequence[Failure], world_size: int, report: Sequence[str] = ()
+    ):
+        super().__init__(message)
+        self.failures = tuple(failures)
+        self.world_size = world_size
+        self._report = list(report)
+
+    def _render_traceback_(self) -> list[str]:
+        return [*self._report, f"{type(self).__name__}: {self}"]
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """How ranks are written in labels and messages: ``0``, ``1-3``, ``0,2``.
+
+    >>> ranks_text([0, 1, 2, 5])
+    '0-2,5'
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
