@@ -1,0 +1,154 @@
+"""What crosses the boundary between the kernel and a rank: plain frozen records.
+
+Rank to kernel: `Ready`, `Text`, `Display`, `Finished`. Kernel to rank: `Run`, `SendAgain`, `Leave`.
+What the kernel sees by itself of a rank (`Wrote`, `Died`) has the same form, so that one `fold`
+takes them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nbdist.errors import Failure
+
+Stream = Literal["stdout", "stderr"]
+Outcome = Literal["ok", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """How the values in a shared-memory file (sent beside the message) are laid out.
+
+    Attributes:
+        frames: for each value its key and the byte range of its pickle.
+        buffers: byte ranges of the out-of-band buffers, in pickle order over all frames.
+        size_bytes: the file's size.
+    """
+
+    frames: tuple[tuple[str, int, int], ...]
+    buffers: tuple[tuple[int, int], ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """What a finished rank hands over.
+
+    Attributes:
+        parcel: bound names, changed objects and the last expression's value.
+        unbound: names that the notebook had and the rank's namespace lost.
+        lost: values that stay behind, with the reason.
+        result_data: the last expression's rich display as the rank formatted it, where its value
+            stays behind.
+    """
+
+    parcel: Parcel
+    unbound: tuple[str, ...] = ()
+    lost: Mapping[str, str] = field(default_factory=dict)
+    result_data: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Who a worker is, and where its peers meet.
+
+    Attributes:
+        device: torch's name of the rank's device.
+        visible_devices: CUDA_VISIBLE_DEVICES in the rank; None leaves it as it is.
+        backend: for `init_process_group`.
+        master_port: of the store that the kernel hosts on the loopback interface.
+        timeout_s: process-group timeout; None is torch's own.
+        init: whether the worker makes the process group before the work begins.
+    """
+
+    rank: int
+    world_size: int
+    device: str
+    backend: str
+    master_port: int
+    timeout_s: float | None = None
+    seed: int | None = None
+    init: bool = True
+    visible_devices: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The rank is up and its process group is made (or left to the cell)."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """Text that Python code of the rank wrote."""
+
+    stream: Stream
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Display:
+    """A rich display: what Jupyter's ``display_data`` and its relatives carry."""
+
+    kind: Literal["display", "update", "clear"]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    display_id: str | None = None
+    wait: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The rank's work has ended. A shared-memory file travels beside it when it holds values."""
+
+    outcome: Outcome
+    failure: Failure | None = None
+    values: Values | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Next work for a live rank: a call, in a shared-memory file that travels beside it."""
+
+    parcel: Parcel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendAgain:
+    """The kernel could not read some values: send the rest again, without these."""
+
+    without: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Nothing more to do: the rank's process may end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrote:
+    """Bytes that came through the rank's own descriptor 1 or 2, decoded."""
+
+    stream: Stream
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Died:
+    """The rank's process has ended.
+
+    Attributes:
+        time_s: when the kernel saw it, monotonic.
+        exit_code: as `subprocess.Popen.returncode`: minus the signal's number for a signal.
+    """
+
+    time_s: float
+    exit_code: int
+
+
+FromRank = Ready | Text | Display | Finished
+ToRank = Run | SendAgain | Leave
+Event = FromRank | Wrote | Died

@@ -1,0 +1,192 @@
+"""Pickling values as one object graph, in which the notebook's own objects stand for themselves.
+
+Several values are dumped one after another with one memo, so that what they share stays shared.
+Large buffers leave the stream (pickle protocol 5, PEP 574).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import cloudpickle
+
+from nbdist.values.foreign import Refusal, call_foreign
+from nbdist.values.kinds import Buffer
+from nbdist.values.twins import Twins
+
+_IN_BAND_BYTES = 1 << 14
+
+
+class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Writes values to a stream and collects their large buffers.
+
+    Args:
+        stream: where the pickles go.
+        twins: objects that the other side has and that stand for themselves.
+        definitions_only: of those, only functions and classes; data goes by value (each rank's
+            own, for `--gather`).
+    """
+
+    def __init__(
+        self, stream: io.BytesIO, twins: Twins, *, definitions_only: bool = False, out_of_band: bool = True
+    ):
+        self.buffers: list[pickle.PickleBuffer] = []
+        super().__init__(stream, protocol=5, buffer_callback=self._take_buffer if out_of_band else None)
+        self._twins = twins
+        self._definitions_only = definitions_only
+        self._storages: dict[tuple[str, int, int], Any] = {}
+        self._alive: list[Any] = []
+
+    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
+        if buffer.raw().nbytes < _IN_BAND_BYTES:
+            return True
+        self.buffers.append(buffer)
+        return False
+
+    def persistent_id(self, obj: Any) -> Any:
+        if obj is self._twins.namespace:
+            return "namespace"
+        if self._twins.knows(obj) and not (
+            self._definitions_only and not isinstance(obj, (type, types.FunctionType))
+        ):
+            return id(obj)
+        return None
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.FunctionType) and obj.__globals__ is self._twins.namespace:
+            return _reduce_function(obj)
+        if isinstance(obj, types.CellType):
+            return _make_cell, ()
+        if "torch" in sys.modules:
+            reduced = self._reduce_torch(obj)
+            if reduced is not None:
+                return reduced
+        return super().reducer_override(obj)
+
+    def _reduce_torch(self, obj: Any) -> Any:
+        import torch
+
+        if isinstance(obj, torch.storage.TypedStorage):
+            return _make_typed_storage, (self._one_storage(obj._untyped_storage), obj.dtype)
+        if isinstance(obj, torch.UntypedStorage):
+            return self._reduce_storage(obj)
+        if isinstance(obj, torch.nn.parallel.DistributedDataParallel):
+            return _itself, (obj.module,)
+        return None
+
+    def _one_storage(self, storage: Any) -> Any:
+        """One object for one piece of memory: views and tied weights stay shared."""
+        key = (str(storage.device), storage.data_ptr(), storage.nbytes())
+        return self._storages.setdefault(key, storage)
+
+    def _reduce_storage(self, storage: Any) -> Any:
+        on_cpu = storage.cpu()
+        self._alive.append(on_cpu)
+        if not on_cpu.nbytes():
+            return _make_storage, (b"",)
+        memory = Buffer(on_cpu.data_ptr(), on_cpu.nbytes()).view()
+        return _make_storage, (pickle.PickleBuffer(memory),)
+
+
+class GraphUnpickler(pickle.Unpickler):
+    """Reads what `GraphPickler` wrote, in the process that has the twins."""
+
+    def __init__(self, stream: io.BytesIO, twins: Twins, buffers: Iterable[memoryview]):
+        super().__init__(stream, buffers=buffers)
+        self._twins = twins
+
+    def persistent_load(self, pid: Any) -> Any:
+        if pid == "namespace":
+            return self._twins.namespace
+        return self._twins.known[pid]
+
+
+def dump_error(error: BaseException, twins: Twins) -> bytes | None:
+    """An exception as bytes, or None where it cannot be pickled."""
+    stream = io.BytesIO()
+    pickler = GraphPickler(stream, twins, definitions_only=True, out_of_band=False)
+    dumped = call_foreign(partial(pickler.dump, error))
+    return None if isinstance(dumped, Refusal) else stream.getvalue()
+
+
+def load_error(data: bytes, twins: Twins) -> BaseException | None:
+    """What `dump_error` wrote, or None where the exception's class cannot be built from it."""
+    error = call_foreign(GraphUnpickler(io.BytesIO(data), twins, ()).load)
+    return error if isinstance(error, BaseException) else None
+
+
+def _reduce_function(function: types.FunctionType) -> Any:
+    """A function on the notebook's own globals. Its cells are made empty and filled by its state,
+    so that functions that share a variable go on sharing it, and one may refer to itself."""
+    cells = function.__closure__ or ()
+    made = (function.__code__, function.__globals__, function.__name__, cells)
+    attributes = {
+        "__defaults__": function.__defaults__,
+        "__kwdefaults__": function.__kwdefaults__,
+        "__annotations__": _annotations(function),
+        "__qualname__": function.__qualname__,
+        "__module__": function.__module__,
+        "__doc__": function.__doc__,
+    }
+    contents = tuple(_cell_contents(cell) for cell in cells)
+    return _make_function, made, (attributes, vars(function), contents), None, None, _fill_function
+
+
+def _annotations(function: types.FunctionType) -> dict[str, Any]:
+    try:
+        return function.__annotations__
+    except NameError:  # Python 3.14 evaluates them late, and their names may be gone
+        return {}
+
+
+def _make_function(
+    code: types.CodeType, namespace: dict[str, Any], name: str, cells: Any
+) -> types.FunctionType:
+    return types.FunctionType(code, namespace, name, None, cells or None)
+
+
+def _fill_function(function: types.FunctionType, state: Any) -> None:
+    attributes, own, contents = state
+    for name, value in attributes.items():
+        setattr(function, name, value)
+    vars(function).update(own)
+    for cell, content in zip(function.__closure__ or (), contents, strict=True):
+        if content:
+            cell.cell_contents = content[0]
+
+
+def _make_cell() -> types.CellType:
+    return types.CellType()
+
+
+def _cell_contents(cell: types.CellType) -> tuple[Any, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # an empty cell
+        return ()
+
+
+def _make_storage(data: Any) -> Any:
+    import torch
+
+    if not len(data):
+        return torch.UntypedStorage(0)
+    if isinstance(data, (bytes, bytearray)):
+        data = bytearray(data)
+    return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
+
+
+def _make_typed_storage(untyped: Any, dtype: Any) -> Any:
+    import torch
+
+    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
+
+
+def _itself(obj: Any) -> Any:
+    return obj

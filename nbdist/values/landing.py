@@ -1,0 +1,68 @@
+"""Writing what arrived into the notebook, once all of it has arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from nbdist.values.foreign import Refusal, call_foreign
+from nbdist.values.twins import Twins
+
+
+@dataclass(slots=True, kw_only=True)
+class Landed:
+    """What came back.
+
+    Attributes:
+        result: the work's value; None when there was none.
+        names: names that were bound.
+        gathered: for each gathered name the values of the ranks that sent one, by rank.
+        lost: what stays behind, with the reason.
+    """
+
+    result: Any = None
+    names: list[str] = field(default_factory=list)
+    gathered: dict[str, dict[int, Any]] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+
+
+def land(arrived: Mapping[int, Mapping[str, Any]], unbound: Iterable[str], twins: Twins) -> Landed:
+    """Write the values of all ranks into the notebook.
+
+    Args:
+        arrived: for each rank its values, under the keys of `worker.handover`.
+        unbound: names that rank 0 deleted.
+    """
+    landed = Landed()
+    for key, value in arrived.get(0, {}).items():
+        kind, _, name = key.partition(":")
+        if kind == "object":
+            _land_object(int(name), value, twins, landed)
+        elif kind == "name":
+            twins.namespace[name] = value
+            landed.names.append(name)
+        elif kind == "result":
+            landed.result = value
+    for name in unbound:
+        twins.namespace.pop(name, None)
+    _land_gathered(arrived, twins, landed)
+    return landed
+
+
+def _land_object(key: int, portable: Any, twins: Twins, landed: Landed) -> None:
+    """A twin whose own code refuses the change keeps its old content and is named."""
+    done = call_foreign(partial(twins.land, key, portable))
+    if isinstance(done, Refusal):
+        landed.lost[f"{twins.path(key)} (its new content)"] = done.reason
+
+
+def _land_gathered(arrived: Mapping[int, Mapping[str, Any]], twins: Twins, landed: Landed) -> None:
+    for rank in sorted(arrived):
+        for key, value in arrived[rank].items():
+            kind, _, name = key.partition(":")
+            if kind == "gather":
+                landed.gathered.setdefault(name, {})[rank] = value
+    for name, by_rank in landed.gathered.items():
+        twins.namespace[name] = list(by_rank.values())

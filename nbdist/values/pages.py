@@ -1,0 +1,46 @@
+"""Which memory a forked child has written since the fork, read from the kernel's page map.
+
+After a fork all private pages are shared between parent and child; the first write gives the
+writer a page of its own. Bit 56 of a page's entry in ``/proc/self/pagemap`` says "mapped by one
+process alone", so a single written byte is found exactly, for about 10 ms per GB. A page that
+other processes let go looks written too: that costs a needless copy and is never wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from nbdist.values.kinds import Buffer
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_ENTRY_BYTES = 8
+# The entry's last byte: bit 63 present, 62 swapped, 61 file page or shared memory, 56 exclusive.
+_SWAPPED, _FILE, _EXCLUSIVE = 0x40, 0x20, 0x01
+_WRITTEN = frozenset(b for b in range(256) if (b & _EXCLUSIVE and not b & _FILE) or b & _SWAPPED)
+
+
+def written(buffers: Iterable[Buffer]) -> set[Buffer]:
+    """Those of `buffers` with a page that this process has written since it was forked.
+
+    Where the page map cannot be read, all of them.
+    """
+    wanted = set(buffers)
+    try:
+        pagemap = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return wanted
+    try:
+        return {buffer for buffer in wanted if _is_written(pagemap, buffer)}
+    finally:
+        os.close(pagemap)
+
+
+def _is_written(pagemap: int, buffer: Buffer) -> bool:
+    first = buffer.address // _PAGE_BYTES
+    last = (buffer.address + buffer.size_bytes - 1) // _PAGE_BYTES
+    length = (last - first + 1) * _ENTRY_BYTES
+    entries = os.pread(pagemap, length, first * _ENTRY_BYTES)
+    if len(entries) < length:
+        return True
+    return not _WRITTEN.isdisjoint(entries[_ENTRY_BYTES - 1 :: _ENTRY_BYTES])

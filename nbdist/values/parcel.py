@@ -1,0 +1,97 @@
+"""Values in one shared-memory file: packed by a rank, opened by the kernel.
+
+The rank copies each buffer once into a memory file (``memfd``); the kernel maps the file
+privately and tensors and arrays lie right on that mapping: no second copy.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from nbdist.errors import ValueLost
+from nbdist.messages import Parcel
+from nbdist.values.foreign import Refusal, call_foreign
+from nbdist.values.graph import GraphPickler, GraphUnpickler
+from nbdist.values.twins import Twins
+
+_ALIGN_BYTES = 64
+
+
+def pack(
+    values: Mapping[str, Any], twins: Twins, *, definitions_only: bool = False
+) -> tuple[Parcel, int, dict[str, str]]:
+    """Pack values into a new memory file.
+
+    Returns:
+        The layout, the file's descriptor (the caller owns it), and for each key that cannot be
+        pickled the reason.
+    """
+    lost: dict[str, str] = {}
+    while True:
+        stream = io.BytesIO()
+        pickler = GraphPickler(stream, twins, definitions_only=definitions_only)
+        frames = []
+        for key in [key for key in values if key not in lost]:
+            start = stream.tell()
+            dumped = call_foreign(partial(pickler.dump, values[key]))
+            if isinstance(dumped, Refusal):
+                lost[key] = dumped.reason
+                break
+            frames.append((key, start, stream.tell()))
+        else:
+            parcel, fd = _write(stream.getbuffer(), frames, pickler.buffers)
+            return parcel, fd, lost
+        # A dump that failed half-way has spoilt the memo: begin again without that value.
+
+
+def _write(
+    pickles: memoryview, frames: list[tuple[str, int, int]], buffers: list[pickle.PickleBuffer]
+) -> tuple[Parcel, int]:
+    raws = [buffer.raw() for buffer in buffers]
+    spans, end = [], len(pickles)
+    for raw in raws:
+        start = -(-end // _ALIGN_BYTES) * _ALIGN_BYTES
+        end = start + raw.nbytes
+        spans.append((start, end))
+    fd = os.memfd_create("nbdist-values", os.MFD_CLOEXEC)
+    if end:
+        os.posix_fallocate(fd, 0, end)
+        populate = getattr(mmap, "MAP_POPULATE", 0)
+        with mmap.mmap(fd, end, flags=mmap.MAP_SHARED | populate) as memory:
+            memory[: len(pickles)] = pickles
+            for raw, (start, stop) in zip(raws, spans, strict=True):
+                memory[start:stop] = raw
+    return Parcel(frames=tuple(frames), buffers=tuple(spans), size_bytes=end), fd
+
+
+def unpack(parcel: Parcel, fd: int, twins: Twins) -> dict[str, Any]:
+    """Read all values of a parcel; they share memory with its private mapping.
+
+    Raises:
+        ValueLost: ``key`` names the value that cannot be read, and why. The rest of
+            the graph cannot be trusted then: ask the rank to send again without that value.
+    """
+    if parcel.size_bytes == 0:
+        return {}
+    memory = memoryview(
+        mmap.mmap(fd, parcel.size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    )
+    stream = io.BytesIO(memory[: max((end for _, _, end in parcel.frames), default=0)])
+    unpickler = GraphUnpickler(stream, twins, _views(memory, parcel))
+    values = {}
+    for key, _, _ in parcel.frames:
+        loaded = call_foreign(unpickler.load)
+        if isinstance(loaded, Refusal):
+            raise ValueLost(key, loaded.reason)
+        values[key] = loaded
+    return values
+
+
+def _views(memory: memoryview, parcel: Parcel) -> Iterator[memoryview]:
+    return (memory[start:end] for start, end in parcel.buffers)
