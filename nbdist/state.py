@@ -1,0 +1,133 @@
+"""What is known of a run: messages folded into one immutable state, and the cause of a failure.
+
+Pure: no clock, no process, no output.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from nbdist.errors import Failure
+from nbdist.messages import Died, Event, Finished, Outcome, Ready
+
+Phase = Literal["starting", "running", "finished", "gone"]
+
+# What a rank's exception says when the fault is another rank's, which left the conversation.
+_CONSEQUENCE = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe"
+    r"|Application timeout caused pair closure|Socket closed|recvValue failed|sendBytes failed"
+    r"|NCCL communicator was aborted|remote process exited|Rank 0 successfully reached monitoredBarrier",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """One rank in the current run.
+
+    Attributes:
+        outcome: how its work ended, once it did.
+        failure: why it failed or how it died.
+        stopped: whether nbdist ended its work, because of another rank or at the user's wish: what
+            it says after that is no failure of its own.
+    """
+
+    rank: int
+    phase: Phase = "starting"
+    outcome: Outcome | None = None
+    failure: Failure | None = None
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """All ranks in the current run."""
+
+    ranks: tuple[RankState, ...]
+
+    @property
+    def settled(self) -> bool:
+        """Whether no rank works any more."""
+        return all(rank.phase in ("finished", "gone") for rank in self.ranks)
+
+    @property
+    def working(self) -> tuple[int, ...]:
+        """Ranks that still work."""
+        return tuple(rank.rank for rank in self.ranks if rank.phase in ("starting", "running"))
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Ranks whose process has not ended."""
+        return tuple(rank.rank for rank in self.ranks if rank.phase != "gone")
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Every failure: causes by time, then the consequences by time."""
+        failures = [rank.failure for rank in self.ranks if rank.failure is not None]
+        return tuple(sorted(failures, key=lambda failure: (is_consequence(failure), failure.time_s)))
+
+
+def first_state(world_size: int) -> RunState:
+    """The state before anything has been heard."""
+    return RunState(ranks=tuple(RankState(rank=rank) for rank in range(world_size)))
+
+
+def next_run(state: RunState) -> RunState:
+    """The state at the start of the next run of the same ranks."""
+    return RunState(
+        ranks=tuple(
+            rank if rank.phase == "gone" else RankState(rank=rank.rank, phase="running")
+            for rank in state.ranks
+        )
+    )
+
+
+def fold(state: RunState, rank: int, event: Event) -> RunState:
+    """The state after an event of one rank."""
+    before = state.ranks[rank]
+    after = _fold_rank(before, event)
+    if after is before:
+        return state
+    return replace(state, ranks=(*state.ranks[:rank], after, *state.ranks[rank + 1 :]))
+
+
+def stop_working(state: RunState) -> RunState:
+    """The state once nbdist has told every rank that still works to stop."""
+    working = state.working
+    return RunState(
+        ranks=tuple(replace(rank, stopped=rank.stopped or rank.rank in working) for rank in state.ranks)
+    )
+
+
+def _fold_rank(rank: RankState, event: Event) -> RankState:
+    if isinstance(event, Ready) and rank.phase == "starting":
+        return replace(rank, phase="running")
+    if isinstance(event, Finished):
+        if rank.stopped and event.outcome == "failed":
+            return replace(rank, phase="finished", outcome="interrupted")
+        return replace(rank, phase="finished", outcome=event.outcome, failure=event.failure)
+    if isinstance(event, Died):
+        if rank.phase == "finished":
+            return replace(rank, phase="gone")
+        if rank.stopped:
+            return replace(rank, phase="gone", outcome="interrupted")
+        return replace(rank, phase="gone", outcome="failed", failure=_death(rank.rank, event))
+    return rank
+
+
+def _death(rank: int, event: Died) -> Failure:
+    if event.exit_code < 0:
+        number = -event.exit_code
+        names = {known.value: known.name for known in signal.Signals}
+        how = f"its process was ended by {names.get(number, f'signal {number}')}"
+    else:
+        how = f"its process ended with exit code {event.exit_code}"
+    return Failure(rank=rank, time_s=event.time_s, type_name="Died", message=how)
+
+
+def is_consequence(failure: Failure) -> bool:
+    """Whether a failure only says that another rank left."""
+    return _CONSEQUENCE.search(failure.message) is not None

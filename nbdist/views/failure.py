@@ -1,0 +1,57 @@
+"""A failed run as an exception: the cause first, its consequences in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nbdist.errors import Failure, RankFailedError, ranks_text
+from nbdist.state import RunState, is_consequence
+
+
+def failure_of(state: RunState, logs: str) -> RankFailedError:
+    """The exception that tells why a run failed.
+
+    Args:
+        logs: the folder of the run's logs, empty when there are none.
+    """
+    failures = state.failures
+    groups = _fold_same([failure for failure in failures if not is_consequence(failure)] or list(failures))
+    report: list[str] = []
+    for group in groups:
+        report += [_title(group, len(state.ranks)), *group[0].traceback, ""]
+    consequences = [failure.rank for failure in failures if is_consequence(failure)]
+    if consequences and len(consequences) < len(failures):
+        report.append(f"{_ranks(consequences)}: lost the connection to a failed rank, a consequence.")
+    if logs:
+        report.append(f"Each rank's whole output is in {logs}")
+    return RankFailedError(_message(groups, len(state.ranks)), failures, len(state.ranks), report)
+
+
+def _fold_same(failures: Sequence[Failure]) -> list[list[Failure]]:
+    """Failures of the same kind at the same line together, in order of the first of each."""
+    groups: dict[tuple[object, ...], list[Failure]] = {}
+    for failure in failures:
+        place = (failure.type_name, failure.message, failure.cell_line)
+        groups.setdefault(place, []).append(failure)
+    return list(groups.values())
+
+
+def _title(group: Sequence[Failure], world_size: int) -> str:
+    line = group[0].cell_line
+    where = f", line {line} of the cell" if line is not None else ""
+    return f"{_ranks([failure.rank for failure in group])} of {world_size}{where}:"
+
+
+def _message(groups: Sequence[Sequence[Failure]], world_size: int) -> str:
+    first = groups[0]
+    line = f" at line {first[0].cell_line}" if first[0].cell_line is not None else ""
+    others = (
+        f" (and {len(groups) - 1} other failure{'s' if len(groups) > 2 else ''}, above)"
+        if len(groups) > 1
+        else ""
+    )
+    return f"{_ranks([f.rank for f in first])} of {world_size} failed{line}: {first[0].summary}{others}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"

@@ -1,0 +1,225 @@
+"""Too much text of a cell: what of it is shown.
+
+`LiveOutlet` holds the rate that a Jupyter server bears. `BatchOutlet` holds a total, by count
+alone, so that a batch run shows the same each time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from nbdist.views.flood import BURST_BYTES, LATEST_CHARS, LATEST_LINES, PERIOD_S, TOTAL_BYTES, latest
+from nbdist.views.lines import DISPLAY, GAP, STDOUT
+
+RATE_BYTES_PER_S = 100_000
+"""Jupyter's server drops output above 1 MB/s, and a front end is slow long before that."""
+
+_ENOUGH_BYTES = BURST_BYTES // 2
+"""A longer line goes out once there is room for this much: what it takes beyond is missing afterwards."""
+
+Entry = tuple[int, Any]
+"""Kind and content: text of a stream, a display, or (inside an outlet) a gap's number of lines."""
+
+
+class Outlet(Protocol):
+    """The gate between merged text and the cell's output."""
+
+    def put(self, kind: int, text: str) -> None:
+        """Text for a stream: a whole line, or any piece where only one rank is shown."""
+
+    def show(self, display: object) -> None:
+        """A display."""
+
+    def gap(self, lines: int) -> None:
+        """Lines have been left out here."""
+
+    def take(self, now_s: float) -> list[Entry]:
+        """What may be shown now."""
+
+    def close(self) -> list[Entry]:
+        """All that is left."""
+
+    def due_s(self) -> float | None:
+        """When `take` will give something; None while it has nothing."""
+
+
+class LiveOutlet:
+    """Shows text as it comes, up to a rate; in a flood, at most once a second, its latest lines.
+
+    Args:
+        where: what the notice names as the place of the whole text.
+    """
+
+    def __init__(self, where: str):
+        self._where = where
+        self._waiting: deque[Entry] = deque()
+        self._waiting_bytes = 0
+        self._room_bytes: float = BURST_BYTES
+        self._room_s = 0.0  # when there was so much room
+        self._next_notice_s = 0.0
+        self._line_is_open = False
+
+    def put(self, kind: int, text: str) -> None:
+        """See `Outlet`."""
+        self._waiting.append((kind, text))
+        self._waiting_bytes += _size(text)
+
+    def show(self, display: object) -> None:
+        """See `Outlet`."""
+        self._waiting.append((DISPLAY, display))
+
+    def gap(self, lines: int) -> None:
+        """See `Outlet`."""
+        self._waiting.append((GAP, lines))
+
+    def take(self, now_s: float) -> list[Entry]:
+        """See `Outlet`."""
+        room_bytes = self._room_bytes + (now_s - self._room_s) * RATE_BYTES_PER_S
+        self._room_bytes, self._room_s = min(room_bytes, BURST_BYTES), now_s
+        ready: list[Entry] = []
+        while self._waiting and self._first_due_s() <= now_s:
+            kind = self._waiting[0][0]
+            if kind == GAP:
+                self._next_notice_s = now_s + PERIOD_S
+            ready.append(self._next())
+        if self._waiting_bytes > BURST_BYTES:
+            self._shorten()
+        return ready
+
+    def close(self) -> list[Entry]:
+        """See `Outlet`."""
+        gaps = sum(kind == GAP for kind, _ in self._waiting)
+        if self._waiting_bytes > BURST_BYTES or gaps > 1:  # one notice is enough
+            self._shorten()
+        return [self._next() for _ in range(len(self._waiting))]
+
+    def due_s(self) -> float | None:
+        """See `Outlet`."""
+        return self._first_due_s() if self._waiting else None
+
+    def _first_due_s(self) -> float:
+        kind, content = self._waiting[0]
+        if kind == GAP:
+            return self._next_notice_s
+        wanted = 0 if kind == DISPLAY else min(_size(content), _ENOUGH_BYTES)
+        return self._room_s + max(0.0, wanted - self._room_bytes) / RATE_BYTES_PER_S
+
+    def _next(self) -> Entry:
+        kind, content = self._waiting.popleft()
+        if kind == DISPLAY:
+            return kind, content
+        if kind == GAP:
+            kind = next((kind for kind, _ in self._waiting if kind not in (GAP, DISPLAY)), STDOUT)
+            content = ("\n" if self._line_is_open else "") + notice(content, self._where)
+        else:
+            size = _size(content)
+            self._waiting_bytes -= size
+            self._room_bytes = max(self._room_bytes - size, -_ENOUGH_BYTES)
+        self._line_is_open = not content.endswith("\n")
+        return kind, content
+
+    def _shorten(self) -> None:
+        """Leave out all but the latest lines; displays stay."""
+        entries = list(self._waiting)
+        texts = [n for n, (kind, _) in enumerate(entries) if kind not in (DISPLAY, GAP)]
+        first = len(texts) - latest(_size(entries[n][1]) for n in reversed(texts))
+        while 0 < first < len(texts) and not entries[texts[first - 1]][1].endswith("\n"):
+            first += 1  # the rest of a line whose beginning is left out
+        begin = texts[first] if first < len(texts) else len(entries)
+        left_out = _lines(entries[:begin])
+        displays = [entry for entry in entries[:begin] if entry[0] == DISPLAY]
+        self._waiting = deque([*displays, *([(GAP, left_out)] if left_out else []), *entries[begin:]])
+        self._waiting_bytes = sum(_size(entries[n][1]) for n in texts[first:])
+
+
+class BatchOutlet:
+    """Shows the first text of a cell and, at its end, the last lines.
+
+    Args:
+        where: what the notice names as the place of the whole text.
+    """
+
+    def __init__(self, where: str):
+        self._where = where
+        self._ready: list[Entry] = []
+        self._room_bytes = TOTAL_BYTES
+        self._is_full = False
+        self._left_out = 0
+        self._last: list[Entry] = []
+        self._last_bytes = 0
+
+    def put(self, kind: int, text: str) -> None:
+        """See `Outlet`."""
+        size = _size(text)
+        self._is_full = self._is_full or self._room_bytes < min(size, _ENOUGH_BYTES)
+        if not self._is_full:
+            self._room_bytes -= size
+            self._ready.append((kind, text))
+            return
+        self._last.append((kind, text))
+        self._last_bytes += size
+        if len(self._last) > 2 * LATEST_LINES or self._last_bytes > 2 * LATEST_CHARS:
+            self._trim()
+
+    def show(self, display: object) -> None:
+        """See `Outlet`. Nobody waits for a display: what was to be kept before it is left out."""
+        if self._last:
+            self.gap(0)
+        self._ready.append((DISPLAY, display))
+
+    def gap(self, lines: int) -> None:
+        """See `Outlet`."""
+        self._is_full = True
+        self._left_out += lines + _lines(self._last)
+        self._last, self._last_bytes = [], 0
+
+    def take(self, now_s: float) -> list[Entry]:
+        """See `Outlet`."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def close(self) -> list[Entry]:
+        """See `Outlet`."""
+        self._trim()
+        if self._left_out:
+            kind = self._last[0][0] if self._last else STDOUT
+            self._ready.append((kind, notice(self._left_out, self._where)))
+        self._ready += self._last
+        self._last, self._last_bytes = [], 0
+        return self.take(0.0)
+
+    def due_s(self) -> float | None:
+        """See `Outlet`."""
+        return 0.0 if self._ready else None
+
+    def _trim(self) -> None:
+        kept = latest(_size(text) for _, text in reversed(self._last))
+        begin = len(self._last) - kept
+        self._left_out += _lines(self._last[:begin])
+        del self._last[:begin]
+        self._last_bytes = sum(_size(text) for _, text in self._last)
+
+
+def notice(lines: int, where: str) -> str:
+    """The line that stands for lines that are not shown.
+
+    >>> notice(183220, "/logs/7")
+    '… 183,220 lines not shown here: they are whole in /logs/7\\n'
+    """
+    where = where or "the log files"
+    if lines == 1:
+        return f"… 1 line not shown here: it is whole in {where}\n"
+    return f"… {lines:,} lines not shown here: they are whole in {where}\n"
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def _lines(entries: Iterable[Entry]) -> int:
+    """How many lines go with these entries."""
+    return sum(
+        content if kind == GAP else content.count("\n") for kind, content in entries if kind != DISPLAY
+    )

@@ -1,0 +1,65 @@
+"""The cell's output: items of the text view, written where the notebook shows them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from nbdist.errors import ranks_text
+from nbdist.messages import Display
+from nbdist.views.text import Item, Shown
+
+
+def is_watched(shell: Any) -> bool:
+    """Whether somebody looks on: False in batch runs (nbclient, papermill), where no input is allowed."""
+    kernel = getattr(shell, "kernel", None)
+    if kernel is not None:
+        return bool(getattr(kernel, "_allow_stdin", True))
+    return sys.stdout.isatty()
+
+
+class Screen:
+    """Writes to the cell that runs. Used from one thread.
+
+    Args:
+        shell: the notebook's IPython, or None in a plain Python process.
+    """
+
+    def __init__(self, shell: Any):
+        self._shell = shell
+
+    def show(self, items: Sequence[Item]) -> None:
+        """Write items in their order."""
+        for item in items:
+            if isinstance(item, Shown):
+                self._display(item)
+            else:
+                stream = sys.stdout if item.stream == "stdout" else sys.stderr
+                stream.write(item.text)
+                stream.flush()
+
+    def note(self, text: str) -> None:
+        """A word of nbdist's own, beside the cell's output."""
+        sys.stderr.write(f"nbdist: {text}\n")
+        sys.stderr.flush()
+
+    def _display(self, item: Shown) -> None:
+        display = item.display
+        assert isinstance(display, Display)
+        if self._shell is None:
+            print(display.data.get("text/plain", ""))
+            return
+        publisher = self._shell.display_pub
+        if display.kind == "clear":
+            publisher.clear_output(wait=display.wait)
+            return
+        if item.ranks and display.kind == "display":
+            print(f"[{ranks_text(item.ranks)}]")
+        transient = {"display_id": display.display_id} if display.display_id else {}
+        publisher.publish(
+            data=dict(display.data),
+            metadata=dict(display.metadata),
+            transient=transient,
+            update=display.kind == "update",
+        )

@@ -1,0 +1,274 @@
+"""Text and displays of all ranks become the output of one cell.
+
+A piece of text goes through these rooms: `lines` (whole lines), `flood` (not too many of one
+rank), `merge` (one order for all ranks, common lines once), `outlet` (not too many for the cell),
+`items` (as few messages as can be). All is pure: time is told, nothing is read or written.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import Literal
+
+from nbdist import messages
+from nbdist.errors import ranks_text
+from nbdist.views.ansi import Painter
+from nbdist.views.flood import Intake, allowance
+from nbdist.views.items import Item, Shown, Stream, as_items, with_few_turns
+from nbdist.views.lines import DISPLAY, GAP, STDERR, STDOUT, LineAssembler, Run
+from nbdist.views.merge import Merged, Merger
+from nbdist.views.outlet import BatchOutlet, Entry, LiveOutlet, Outlet
+from nbdist.views.passage import Passage
+from nbdist.views.status import Status, StatusLine, fitting
+
+__all__ = ["Item", "Shown", "Stream", "TextView"]
+
+LIVE_WINDOW_S = 0.1
+BATCH_WINDOW_S = 2.0
+
+# How often the streams may take turns in one `take`: each turn is a message to the front end.
+_LIVE_TURNS = 4
+_BATCH_TURNS = 100
+
+_KINDS: dict[messages.Stream, int] = {"stdout": STDOUT, "stderr": STDERR}
+
+
+class TextView:
+    """Takes what ranks print and show; gives out what the cell shows of it.
+
+    A line that all ranks printed appears once and bare, any other with its ranks before it. Lines
+    are never torn and each rank's order is kept.
+
+    Args:
+        world_size: the number of ranks.
+        batch: nobody watches: no status line, and the same output whenever ranks print the same.
+        logs: whose text and displays are shown.
+        log_dir: where all text is whole: named when lines are left out.
+        window_s: how far apart in time ranks may print a line and still have it in common; None
+            is 0.1, and 2.0 for batch.
+
+    Raises:
+        ValueError: `world_size` is less than 1, or `logs` is not one of the three.
+
+    >>> view = TextView(2, batch=False)
+    >>> for rank in (0, 1):
+    ...     view.text(rank, "stdout", f"loading\\nloss 0.{rank}\\n", now_s=0.0)
+    >>> view.take(now_s=0.0)
+    [Stream(stream='stdout', text='loading\\n')]
+    >>> view.take(now_s=0.1)
+    [Stream(stream='stdout', text='[0] loss 0.0\\n[1] loss 0.1\\n')]
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        *,
+        batch: bool,
+        logs: Literal["all", "rank0", "none"] = "all",
+        log_dir: str = "",
+        window_s: float | None = None,
+    ):
+        if world_size < 1:
+            raise ValueError(f"world_size is {world_size}: pass 1 or more")
+        ranks = {"all": world_size, "rank0": 1, "none": 0}.get(logs)
+        if ranks is None:
+            raise ValueError(f"logs is {logs!r}: pass 'all', 'rank0' or 'none'")
+        if window_s is None:
+            window_s = BATCH_WINDOW_S if batch else LIVE_WINDOW_S
+        self._ranks = ranks
+        self._batch = batch
+        self._direct = ranks == 1 and not batch  # with nothing to merge, text goes through as it comes
+        self._window_s = window_s
+        self._allowance = allowance(world_size, batch=batch)
+        self._assemblers = [(LineAssembler(STDOUT), LineAssembler(STDERR)) for _ in range(ranks)]
+        self._passages = (Passage(), Passage())  # of the only rank's streams
+        self._intakes = [Intake(self._allowance) for _ in range(ranks)]
+        self._merger = Merger(ranks, window_s)
+        self._outlet: Outlet = BatchOutlet(log_dir) if batch else LiveOutlet(log_dir)
+        self._painter = Painter()
+        self._coloured = False  # until then the painter has nothing to do
+        self._status = StatusLine()
+        self._displays: deque[tuple[object, str]] = deque(maxlen=64)  # those that may come from others too
+        self._display_numbers = itertools.count()
+        self._now_s = float("-inf")
+        self._period_end_s = float("-inf")
+
+    def text(self, rank: int, stream: messages.Stream, text: str, now_s: float) -> None:
+        """Take a piece of text, of any form: parts of lines, many lines, returns, colours.
+
+        Args:
+            now_s: the time, on any clock that does not go back; the same for all methods.
+        """
+        if rank >= self._ranks or not text:
+            return
+        self._tick(now_s)
+        kind, intake = _KINDS[stream], self._intakes[rank]
+        if self._direct:
+            text = self._pass_through(kind, text)
+        self._coloured |= "\x1b" in text and self._ranks > 1
+        for run in self._assemblers[rank][kind].feed(text, self._now_s):
+            admitted = intake.admit(run)
+            if admitted is not None:
+                self._merger.push(rank, admitted, self._now_s)
+        self._write_merged()
+
+    def display(self, rank: int, display: object, now_s: float) -> None:
+        """Take a display: it keeps its place among the rank's lines, and equal ones are shown once."""
+        if rank >= self._ranks:
+            return
+        self._tick(now_s)
+        if self._intakes[rank].flooded:
+            self._release(rank)
+        self._merger.push(rank, Run(DISPLAY, [self._name_of(display)], display), self._now_s)
+        self._write_merged()
+
+    def finished(self, rank: int) -> None:
+        """The rank prints nothing more: nobody waits for it. (If it does print, that is shown.)"""
+        if rank < self._ranks:
+            self._merger.finish(rank, self._now_s)
+            self._write_merged()
+
+    def take(self, now_s: float) -> list[Item]:
+        """What may be shown now."""
+        self._tick(now_s)
+        return self._items(self._outlet.take(self._now_s), self._wanted_status())
+
+    def close(self, now_s: float) -> list[Item]:
+        """All that is left, lines without an end included.
+
+        When the very last line is everybody's and has no end, it is given out without one.
+        """
+        self._tick(now_s)
+        self._merger.reopen()  # nothing is decided before every rank is complete
+        have_open_end = [self._complete(rank) for rank in range(self._ranks)]
+        for rank in range(self._ranks):
+            self._merger.finish(rank, self._now_s)
+        last = self._write_merged()
+        entries = self._outlet.close()
+        if last is not None and len(last.ranks) == self._ranks and all(have_open_end):
+            kind, text = entries[-1]
+            entries[-1] = kind, text.removesuffix("\n")
+        return self._items(entries, None)
+
+    def next_due_s(self) -> float | None:
+        """When `take` will give something though nothing more comes; None when it never will."""
+        times = [self._merger.due_s, self._outlet.due_s(), self._status_due_s()]
+        if not self._batch and any(intake.flooded for intake in self._intakes):
+            times.append(self._period_end_s)
+        return min((time_s for time_s in times if time_s is not None), default=None)
+
+    def _tick(self, now_s: float) -> None:
+        """Do what has become due by itself, before anything that comes later is looked at."""
+        self._now_s = max(self._now_s, now_s)
+        if self._merger.due_s is not None and self._merger.due_s <= self._now_s:
+            self._merger.advance(self._now_s)
+            self._write_merged()
+        if self._now_s >= self._period_end_s:
+            self._period_end_s = self._now_s + self._allowance.period_s
+            for rank, intake in enumerate(self._intakes):
+                was_flooded = intake.flooded
+                intake.begin_period()
+                if was_flooded:
+                    self._release(rank)
+
+    def _release(self, rank: int) -> None:
+        """Put in line what was kept of a rank's flood."""
+        for run in self._intakes[rank].release():
+            self._merger.push(rank, run, self._now_s)
+        self._write_merged()
+        if self._direct:
+            self._pass_unfinished(bars_only=self._intakes[rank].flooded)
+
+    def _pass_unfinished(self, *, bars_only: bool) -> None:
+        """Give out the only rank's unfinished lines; in a flood those alone that need no rest."""
+        for kind, assembler in enumerate(self._assemblers[0]):
+            if assembler.overwritten or not bars_only:
+                self._pass(kind, assembler.take_unfinished())
+
+    def _pass_through(self, kind: int, text: str) -> str:
+        """Give out the only rank's text as it comes; returns what has to go through the rooms."""
+        intake, passage = self._intakes[0], self._passages[kind]
+        if intake.flooded or self._assemblers[0][kind] or not passage.takes(text):
+            return text
+        passed = text
+        if not intake.charge(text.count("\n"), len(text)):
+            passed = passage.rest_of_line(text)  # a flood does not begin in the middle of a line
+            intake.flooded = passed.endswith("\n") or not passed
+        self._pass(kind, passed)
+        return text[len(passed) :]
+
+    def _pass(self, kind: int, text: str) -> None:
+        self._passages[kind].note(text)
+        for line in text.splitlines(keepends=True):
+            self._outlet.put(kind, line)
+
+    def _complete(self, rank: int) -> bool:
+        """Put in line all that is left of a rank; whether its last line has no end."""
+        if self._intakes[rank].flooded:
+            self._release(rank)
+        if self._direct:
+            self._pass_unfinished(bars_only=False)
+            return False
+        assemblers = sorted(self._assemblers[rank], key=lambda assembler: assembler.since_s)
+        runs = [run for assembler in assemblers for run in assembler.finish()]
+        for run in runs:
+            self._merger.push(rank, run, self._now_s)
+        return bool(runs)
+
+    def _name_of(self, display: object) -> str:
+        """A display's line for the merger: the same for equal displays."""
+        if not any(map(self._merger.waits, range(self._ranks))):
+            self._displays.clear()
+        name = next((name for known, name in self._displays if known == display), None)
+        if name is None:
+            name = str(next(self._display_numbers))
+            self._displays.append((display, name))
+        return name
+
+    def _write_merged(self) -> Merged | None:
+        """Send merged lines on to the outlet; returns the last of them."""
+        merged = None
+        for merged in self._merger.take():
+            if merged.kind == GAP:
+                self._outlet.gap(sum(merged.shown))
+            elif merged.kind == DISPLAY:
+                ranks = () if 0 in merged.ranks else merged.ranks
+                self._outlet.show(Shown(ranks, merged.shown[0]))
+            else:
+                self._write_lines(merged)
+        return merged
+
+    def _write_lines(self, merged: Merged) -> None:
+        label = "" if len(merged.ranks) == self._ranks else f"[{ranks_text(merged.ranks)}] "
+        for line in merged.shown[:1] or merged.lines:
+            if self._coloured:
+                line = self._painter.line(merged.ranks, merged.kind, line)
+            self._outlet.put(merged.kind, f"{label}{line}\n")
+
+    def _items(self, entries: list[Entry], status: Status | None) -> list[Item]:
+        entries = with_few_turns(entries, _BATCH_TURNS if self._batch else _LIVE_TURNS)
+        return as_items(self._status.around(entries, status))
+
+    def _wanted_status(self) -> Status | None:
+        """The unfinished line of the lowest rank that has one for longer than the window."""
+        if self._batch or self._direct:
+            return None
+        shown = self._status.shown
+        for rank, assemblers in enumerate(self._assemblers):
+            if shown is not None and shown.rank == rank and self._merger.waits(rank):
+                return shown  # its line has just been completed, or others come first
+            for assembler in assemblers:
+                text = assembler.unfinished if assembler.since_s + self._window_s <= self._now_s else ""
+                if text.strip():
+                    label = f"[{rank}] " if rank else ""
+                    return Status(rank, assembler.kind, fitting(label + text))
+        return None
+
+    def _status_due_s(self) -> float | None:
+        if self._batch or self._direct:
+            return None
+        if self._wanted_status() != self._status.shown:
+            return self._now_s
+        begun = [a.since_s for pair in self._assemblers for a in pair if a.unfinished.strip()]
+        return min((s + self._window_s for s in begun if s + self._window_s > self._now_s), default=None)
