@@ -1,0 +1,85 @@
+"""A notebook cell that runs on every GPU.
+
+    %load_ext nbdist
+
+    %%distributed --devices 4
+    ...
+
+Importing this package loads neither torch nor IPython: each name below comes with its first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbdist.errors import LaunchError, NbdistError, OptionError, RankFailedError, SessionError
+    from nbdist.session import Session, launch
+    from nbdist.training import (
+        is_rank_zero,
+        mean,
+        print_rank_zero,
+        seed_everything,
+        setup,
+        setup_loader,
+    )
+
+__version__ = "0.1.0.dev0"
+
+_HOMES = {
+    "launch": "session",
+    "Session": "session",
+    "setup": "training",
+    "setup_loader": "training",
+    "is_rank_zero": "training",
+    "print_rank_zero": "training",
+    "mean": "training",
+    "seed_everything": "training",
+    "NbdistError": "errors",
+    "OptionError": "errors",
+    "LaunchError": "errors",
+    "SessionError": "errors",
+    "RankFailedError": "errors",
+}
+
+__all__ = [  # noqa: RUF022  in the order of _HOMES
+    "launch",
+    "Session",
+    "setup",
+    "setup_loader",
+    "is_rank_zero",
+    "print_rank_zero",
+    "mean",
+    "seed_everything",
+    "NbdistError",
+    "OptionError",
+    "LaunchError",
+    "SessionError",
+    "RankFailedError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'nbdist' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"nbdist.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Called by ``%load_ext nbdist``."""
+    from nbdist.magics import load
+
+    load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """Called by ``%unload_ext nbdist``."""
+    from nbdist.magics import unload
+
+    unload(ipython)

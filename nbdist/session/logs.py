@@ -1,0 +1,84 @@
+"""A run's folder: everything that each rank printed, whole, in ``rank-N.log``."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TextIO
+
+_KEEP_DAYS = 7
+_numbers = itertools.count(1)
+
+
+def logs_root() -> Path:
+    """Where all runs keep their logs: ``$NBDIST_LOG_DIR``, else the user's cache folder."""
+    chosen = os.environ.get("NBDIST_LOG_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "nbdist" / "logs"
+
+
+class RunLogs:
+    """Log files of one run's ranks, opened when a rank first prints."""
+
+    def __init__(self, world_size: int):
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        self.folder = logs_root() / f"{stamp}-{os.getpid()}-{next(_numbers)}"
+        self.trouble: OSError | None = None
+        self._files: list[TextIO | None] = [None] * world_size
+
+    def path(self, rank: int) -> Path:
+        """The log file of a rank; it exists once the rank has printed."""
+        return self.folder / f"rank-{rank}.log"
+
+    def write(self, rank: int, text: str) -> None:
+        """Append to a rank's log. A disk that is full or read-only ends the logs, not the run."""
+        if self.trouble is None:
+            try:
+                self._append(rank, text)
+            except OSError as error:
+                self.trouble = error
+
+    def _append(self, rank: int, text: str) -> None:
+        file = self._files[rank]
+        if file is None:
+            if not self.folder.exists():
+                self.folder.mkdir(parents=True)
+                _remove_old(self.folder.parent)
+            file = self._files[rank] = open(  # noqa: SIM115  closed by close()
+                self.path(rank), "a", encoding="utf-8", errors="backslashreplace", newline=""
+            )
+        file.write(text)
+
+    def flush(self) -> None:
+        """Bring all that was written to the disk."""
+        for file in filter(None, self._files):
+            try:
+                file.flush()
+            except OSError as error:
+                self.trouble = error
+
+    def close(self) -> None:
+        """Close the files; the folder stays."""
+        self.flush()
+        for file in filter(None, self._files):
+            with contextlib.suppress(OSError):  # noted by the flush
+                file.close()
+        self._files = [None] * len(self._files)
+
+
+def _remove_old(root: Path) -> None:
+    """Remove runs older than a week that hold nothing but logs."""
+    oldest_s = time.time() - _KEEP_DAYS * 86_400
+    for folder in root.iterdir():
+        if folder.is_dir() and folder.stat().st_mtime < oldest_s and _only_logs(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _only_logs(folder: Path) -> bool:
+    return all(file.name.startswith("rank-") and file.suffix == ".log" for file in folder.iterdir())

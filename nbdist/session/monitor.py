@@ -1,0 +1,230 @@
+"""The one thread that reads all ranks: messages, pipes and deaths become state, text and logs.
+
+What it finds goes into the `inbox`: what may be shown now (at most ten times a second) and each
+new `RunState`. It never writes to the notebook itself.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import selectors
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from nbdist.errors import ChannelError
+from nbdist.messages import Died, Display, Event, Finished, Stream, Text, Values, Wrote
+from nbdist.session.logs import RunLogs
+from nbdist.start.worker import Worker
+from nbdist.state import RunState, first_state, fold, next_run, stop_working
+from nbdist.views.text import Item, TextView
+
+_SHOW_EVERY_S = 0.1
+_READ_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Items for the cell's output."""
+
+    items: Sequence[Item]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Values of a rank, with their memory file; whoever takes it owns the descriptor."""
+
+    rank: int
+    values: Values
+    fd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The user asked to stop (put in by the main thread's signal handler)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The monitor itself failed: a fault of nbdist's."""
+
+    error: BaseException
+
+
+Note = Show | RunState | Arrived | Interrupted | Broken
+
+
+class Monitor(threading.Thread):
+    """Reads `workers` until all have ended."""
+
+    def __init__(self, workers: Sequence[Worker], logs: RunLogs, inbox: SimpleQueue[Note]):
+        super().__init__(name="nbdist-monitor", daemon=True)
+        self._workers = workers
+        self._logs = logs
+        self._inbox = inbox
+        self._lock = threading.Lock()
+        self.state = first_state(len(workers))
+        self._view: TextView | None = None
+        self._shown_s = 0.0
+        self._selector = selectors.DefaultSelector()
+        self._decoders: dict[int, codecs.IncrementalDecoder] = {}
+
+    def begin(self, view: TextView, *, first: bool) -> None:
+        """Start a run: what ranks print from now on goes to `view`."""
+        with self._lock:
+            self._view = view
+            if not first:
+                self.state = next_run(self.state)
+
+    def note_stop(self) -> None:
+        """Ranks that still work are being told to stop: what they say now is no failure of theirs."""
+        with self._lock:
+            self.state = stop_working(self.state)
+
+    def run(self) -> None:
+        """Read until the last worker has been reaped; a fault of ours reaches the main thread."""
+        try:
+            self._read_all()
+        except BaseException as error:
+            self._inbox.put(Broken(error))
+            raise
+        finally:
+            self._selector.close()
+            self._logs.close()
+
+    def _read_all(self) -> None:
+        for worker in self._workers:
+            self._register(worker)
+        waiting = set(range(len(self._workers)))
+        while waiting:
+            ready = self._selector.select(self._patience_s())
+            with self._lock:
+                for kind, worker in [key.data for key, _ in ready]:
+                    if kind == "end":
+                        waiting.discard(worker.rank)
+                    self._handle(kind, worker)
+                self._show_due()
+
+    def _register(self, worker: Worker) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")
+        for kind, fd in (("stdout", worker.stdout_fd), ("stderr", worker.stderr_fd)):
+            self._decoders[fd] = decoder("backslashreplace")
+            self._selector.register(fd, selectors.EVENT_READ, (kind, worker))
+        self._selector.register(worker.channel.fileno(), selectors.EVENT_READ, ("channel", worker))
+        self._selector.register(worker.pidfd, selectors.EVENT_READ, ("end", worker))
+
+    def _patience_s(self) -> float | None:
+        """How long nothing needs doing: until what waits may be shown."""
+        due_s = self._view.next_due_s() if self._view is not None else None
+        if due_s is None:
+            return None
+        return max(0.0, max(due_s, self._shown_s + _SHOW_EVERY_S) - time.monotonic())
+
+    def _handle(self, kind: str, worker: Worker) -> None:
+        if kind == "channel":
+            self._read_channel(worker)
+        elif kind == "end":
+            self._bury(worker)
+        elif kind == "stdout":
+            self._read_pipe(worker, worker.stdout_fd, "stdout")
+        else:
+            self._read_pipe(worker, worker.stderr_fd, "stderr")
+
+    def _read_channel(self, worker: Worker) -> None:
+        try:
+            messages = worker.channel.receive_available()
+        except ChannelError:  # it ended, or died in the middle of a message: its pidfd tells how
+            self._forget(worker.channel.fileno())
+            return
+        for message in messages:
+            if isinstance(message, Finished):
+                self._drain_pipes(worker)
+            self._take(worker, message)
+
+    def _take(self, worker: Worker, event: Event) -> None:
+        now_s = time.monotonic()
+        if isinstance(event, (Text, Wrote)):
+            self._logs.write(worker.rank, event.text)
+            if self._view is not None:
+                self._view.text(worker.rank, event.stream, event.text, now_s)
+            return
+        if isinstance(event, Display):
+            if self._view is not None:
+                self._view.display(worker.rank, event, now_s)
+            return
+        if isinstance(event, Finished) and event.values is not None:
+            self._inbox.put(Arrived(worker.rank, event.values, worker.channel.take_fd()))
+        self._fold(worker.rank, event)
+
+    def _fold(self, rank: int, event: Event) -> None:
+        was_settled, self.state = self.state.settled, fold(self.state, rank, event)
+        if isinstance(event, (Finished, Died)) and self._view is not None:
+            self._view.finished(rank)
+        if self.state.settled and not was_settled:
+            self._end_view()
+        self._inbox.put(self.state)
+
+    def _end_view(self) -> None:
+        self._logs.flush()
+        if self._view is not None:
+            self._inbox.put(Show(self._view.close(time.monotonic())))
+            self._view = None
+
+    def _show_due(self) -> None:
+        now_s = time.monotonic()
+        if self._view is None or now_s - self._shown_s < _SHOW_EVERY_S:
+            return
+        due_s = self._view.next_due_s()
+        if due_s is None or due_s > now_s:
+            return
+        self._shown_s = now_s
+        items = self._view.take(now_s)
+        if items:
+            self._inbox.put(Show(items))
+
+    def _read_pipe(self, worker: Worker, fd: int, stream: Stream) -> bool:
+        """Read once what lies in a pipe; False when nothing does."""
+        try:
+            data = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        text = self._decoders[fd].decode(data, final=not data)
+        if not data:
+            self._forget(fd)
+        if text:
+            self._take(worker, Wrote(stream=stream, text=text))
+        return bool(data)
+
+    def _drain_pipes(self, worker: Worker) -> None:
+        for fd, stream in ((worker.stdout_fd, "stdout"), (worker.stderr_fd, "stderr")):
+            while fd in self._selector.get_map() and self._read_pipe(worker, fd, stream):  # type: ignore[arg-type]
+                continue
+
+    def _forget(self, fd: int) -> None:
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
+
+    def _bury(self, worker: Worker) -> None:
+        """A worker has ended: read what it left, reap it, give its descriptors back."""
+        exit_code = worker.reap()
+        channel_fd = worker.channel.fileno()
+        try:
+            while channel_fd in self._selector.get_map():
+                self._read_channel(worker)
+        except BlockingIOError:  # a child that left the rank's process group still holds the other end
+            self._forget(channel_fd)
+        self._drain_pipes(worker)
+        for fd in (channel_fd, worker.pidfd, worker.stdout_fd, worker.stderr_fd):
+            self._forget(fd)
+        worker.close()
+        self._fold(worker.rank, Died(time_s=time.monotonic(), exit_code=exit_code))
+
+
+def drop(note: Any) -> None:
+    """Give back what a note that nobody reads holds."""
+    if isinstance(note, Arrived):
+        os.close(note.fd)

@@ -1,0 +1,255 @@
+"""A set of running ranks, as the main thread sees it: start, follow, bring back, stop.
+
+The monitor reads; everything that only the main thread may do is done here: forking, showing,
+answering interrupts, unpickling and writing into the notebook.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from nbdist.channel import Channel
+from nbdist.errors import ChannelError, ValueLost
+from nbdist.messages import Assignment, Leave, Parcel, Run, SendAgain
+from nbdist.session.logs import RunLogs
+from nbdist.session.monitor import Arrived, Broken, Interrupted, Monitor, Note, Show
+from nbdist.session.store import Meeting
+from nbdist.start.fork import fork_workers
+from nbdist.start.worker import Worker
+from nbdist.state import RunState
+from nbdist.values.landing import Landed, land
+from nbdist.values.parcel import unpack
+from nbdist.values.twins import Twins
+from nbdist.views.screen import Screen
+from nbdist.views.text import TextView
+from nbdist.worker.main import run_rank
+from nbdist.worker.work import Wanted, Work
+
+# After a rank has failed: how long the others may still tell of a failure of their own, and how
+# long an interrupted rank has to hand over what it has.
+_GRACE_S = 0.1
+_ANSWER_S = 0.4
+# After the user's interrupt: the ranks end within 2 s, whatever they do.
+_INTERRUPT_ANSWER_S = 1.5
+_LEAVE_S = 2.0
+
+
+class Ranks:
+    """Workers of one session.
+
+    Args:
+        assignments: one per rank; `devices.resolve` chose the devices.
+        twins: the notebook's objects, which a forked rank shares.
+        screen: where text and displays go.
+        view: makes the text view of each run.
+    """
+
+    def __init__(
+        self, assignments: Sequence[Assignment], twins: Twins, screen: Screen, view: Callable[[str], TextView]
+    ):
+        self._twins = twins
+        self._screen = screen
+        self._make_view = view
+        self._meeting = Meeting(len(assignments))
+        self._assignments = [
+            replace(assignment, master_port=self._meeting.port) for assignment in assignments
+        ]
+        self._inbox: SimpleQueue[Note] = SimpleQueue()
+        self._arrived: dict[int, Arrived] = {}
+        self._plan: list[tuple[float, Callable[[], None]]] = []
+        self._workers: list[Worker] = []
+        self.logs = RunLogs(len(assignments))
+        self.interrupted = False
+
+    def start(self, work: Work | None, wanted: Wanted) -> None:
+        """Fork the workers; they begin with `work`.
+
+        Raises:
+            LaunchError: they cannot be forked; nothing is left behind.
+        """
+        live = partial(_live, twins=self._twins, wanted=wanted, work=work)
+        try:
+            self._workers = fork_workers(self._assignments, live)
+        except BaseException:
+            self._meeting.close()
+            raise
+        self._meeting.open()
+        self._monitor = Monitor(self._workers, self.logs, self._inbox)
+        self._monitor.begin(self._make_view(str(self.logs.folder)), first=True)
+        self._monitor.start()
+
+    def send(self, parcel: Parcel, fd: int) -> None:
+        """Give all ranks their next call."""
+        self._arrived.clear()
+        self._monitor.begin(self._make_view(str(self.logs.folder)), first=False)
+        for worker in self._workers:
+            with contextlib.suppress(ChannelError):  # it died; the monitor says how
+                worker.channel.send(Run(parcel=parcel), fds=[fd])
+
+    @property
+    def state(self) -> RunState:
+        """What is known of the ranks now."""
+        return self._monitor.state
+
+    def follow(self, until: Callable[[RunState], bool]) -> RunState:
+        """Show what ranks print and answer interrupts, until their state is as wished or settled."""
+        while not (until(self.state) or self.state.settled) or not self._inbox.empty():
+            self._take_note()
+        return self.state
+
+    def _take_note(self) -> None:
+        note = self._next_note()
+        if isinstance(note, Show):
+            self._screen.show(note.items)
+        elif isinstance(note, Arrived):
+            self._keep(note)
+        elif isinstance(note, RunState):
+            self._on_state(note)
+        elif isinstance(note, Interrupted):
+            self._on_interrupt()
+        elif isinstance(note, Broken):
+            raise note.error
+
+    def _next_note(self) -> Note | None:
+        """The next note; None when a step of the plan was due first."""
+        if not self._plan:
+            return self._inbox.get()
+        due_s, step = self._plan[0]
+        try:
+            return self._inbox.get(timeout=max(0.0, due_s - time.monotonic()))
+        except Empty:
+            del self._plan[0]
+            step()
+            return None
+
+    def _keep(self, note: Arrived) -> None:
+        former = self._arrived.pop(note.rank, None)
+        if former is not None:
+            os.close(former.fd)
+        self._arrived[note.rank] = note
+
+    def _on_state(self, state: RunState) -> None:
+        if state.failures and state.working and not self._plan:
+            self._plan_end(_GRACE_S, _ANSWER_S)
+
+    def _on_interrupt(self) -> None:
+        if self.interrupted:
+            self._plan = []
+            self._kill()
+        else:
+            self.interrupted = True
+            self._plan = []
+            self._plan_end(0.0, _INTERRUPT_ANSWER_S)
+
+    def _plan_end(self, grace_s: float, answer_s: float) -> None:
+        now_s = time.monotonic()
+        self._plan = [(now_s + grace_s, self._interrupt), (now_s + grace_s + answer_s, self._kill)]
+
+    def _interrupt(self) -> None:
+        self._monitor.note_stop()
+        for rank in self.state.working:
+            self._workers[rank].interrupt()
+
+    def _kill(self) -> None:
+        self._monitor.note_stop()
+        for rank in self.state.working:
+            self._workers[rank].kill()
+
+    def bring_back(self) -> Landed:
+        """Write what the ranks handed over into the notebook, all of it or, on trouble, the readable rest."""
+        self._plan = []
+        arrived: dict[int, dict[str, Any]] = {}
+        lost: dict[str, str] = {}
+        for rank in sorted(self._arrived):
+            if rank in self.state.alive:
+                arrived[rank] = self._read(rank)
+            values = self._arrived[rank].values
+            of_rank = "" if rank == 0 else f" of rank {rank}"
+            lost |= {f"{name}{of_rank}": why for name, why in values.lost.items()}
+        first = self._arrived.get(0)
+        landed = land(arrived, first.values.unbound if first else (), self._twins)
+        landed.lost = {**lost, **landed.lost}
+        return landed
+
+    def results(self) -> list[Any]:
+        """Every rank's result, by rank."""
+        return [self._read(rank).get("result") for rank in sorted(self._arrived)]
+
+    def result_data(self) -> Mapping[str, Any] | None:
+        """The rich display of a result whose value stays on rank 0."""
+        return self._arrived[0].values.result_data if 0 in self._arrived else None
+
+    def _read(self, rank: int) -> dict[str, Any]:
+        """A rank's values. What cannot be read here is left out when the rank sends the rest again."""
+        without: dict[str, str] = {}
+        while True:
+            arrived = self._arrived[rank]
+            try:
+                return unpack(arrived.values.parcel, arrived.fd, self._twins)
+            except ValueLost as lost:
+                without[lost.key] = lost.reason
+            self._workers[rank].channel.send(SendAgain(without=without))
+            while self._arrived[rank] is arrived and rank in self.state.alive:
+                self._take_note()
+            if self._arrived[rank] is arrived:
+                return {}
+
+    def stop(self) -> None:
+        """Let the ranks leave, end those that do not, and give everything back."""
+        for rank in self.state.alive:
+            with contextlib.suppress(ChannelError):
+                self._workers[rank].channel.send(Leave())
+        deadline_s = time.monotonic() + _LEAVE_S
+        self._monitor.join(_LEAVE_S)
+        if self._monitor.is_alive():
+            for rank in self.state.alive:
+                self._workers[rank].kill()
+        self._monitor.join(max(_LEAVE_S, deadline_s - time.monotonic()))
+        self._show_rest()
+        self._meeting.close()
+
+    def _show_rest(self) -> None:
+        while not self._inbox.empty():
+            note = self._inbox.get()
+            if isinstance(note, Show):
+                self._screen.show(note.items)
+            elif isinstance(note, Arrived):
+                self._keep(note)
+        for arrived in self._arrived.values():
+            os.close(arrived.fd)
+        self._arrived.clear()
+
+    @contextlib.contextmanager
+    def answering_interrupts(self) -> Iterator[None]:
+        """SIGINT becomes a note, so that KeyboardInterrupt never strikes our own code midway.
+
+        The third one is raised as usual: a way out of a value whose own code does not return.
+        """
+        count = 0
+
+        def on_interrupt(*_: object) -> None:
+            nonlocal count
+            count += 1
+            if count > 2:
+                raise KeyboardInterrupt
+            self._inbox.put(Interrupted())
+
+        before = signal.signal(signal.SIGINT, on_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _live(
+    assignment: Assignment, channel: Channel, *, twins: Twins, wanted: Wanted, work: Work | None
+) -> None:
+    run_rank(assignment, channel, twins, wanted, work)

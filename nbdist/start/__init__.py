@@ -1,0 +1,1 @@
+"""How workers come to be. Each start method gives `Worker`s: start, signal, reap."""

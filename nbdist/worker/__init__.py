@@ -1,0 +1,1 @@
+"""What runs in a rank: becoming one after the fork, its output, its process group, its work."""

@@ -1,0 +1,103 @@
+"""Turning a forked copy of the kernel into a process of its own.
+
+The copy believes that it owns the kernel's sockets, streams and children. Descriptors are never
+closed here but overwritten: zmq, torch and Python still hold their numbers, and a number that
+was freed could come back as one of ours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import fcntl
+import gc
+import os
+import signal
+import stat
+import sys
+from collections.abc import Collection
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def become_rank(kernel_pid: int, stdout_fd: int, stderr_fd: int, keep: Collection[int]) -> None:
+    """Cut what ties this fresh fork to the kernel.
+
+    Args:
+        kernel_pid: the process that forked us; we end when it does.
+        stdout_fd: pipe that becomes descriptor 1.
+        stderr_fd: pipe that becomes descriptor 2.
+        keep: further descriptors that stay as they are.
+    """
+    os.setsid()
+    _end_with(kernel_pid)
+    _reset_signals()
+    os.dup2(stdout_fd, 1)
+    os.dup2(stderr_fd, 2)
+    _replace_descriptors({1, 2, *keep})
+    _follow_multiprocessing()
+    gc.freeze()
+
+
+def _end_with(kernel_pid: int) -> None:
+    """Have Linux kill this process when the kernel's main thread ends, SIGKILL included."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != kernel_pid:  # it ended before the call above
+        os._exit(1)
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if faulthandler.is_enabled():
+        faulthandler.disable()
+
+
+def _replace_descriptors(keep: Collection[int]) -> None:
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in _open_descriptors():
+        if fd in keep or fd == null:
+            continue
+        try:
+            mode = os.fstat(fd).st_mode
+        except OSError:  # the listing's own descriptor, gone by now
+            continue
+        if stat.S_ISREG(mode):
+            _reopen(fd)
+        elif fd == 0 or not (stat.S_ISDIR(mode) or stat.S_ISCHR(mode)):
+            os.dup2(null, fd, inheritable=os.get_inheritable(fd))
+    os.close(null)
+
+
+def _open_descriptors() -> list[int]:
+    folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+    return [int(name) for name in os.listdir(folder)]
+
+
+def _reopen(fd: int) -> None:
+    """Give this process its own offset in a file which it shares with the kernel."""
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL)
+    offset = os.lseek(fd, 0, os.SEEK_CUR)
+    try:
+        own = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+    except OSError:  # permissions changed, or sealed: the shared offset is the best there is
+        return
+    os.lseek(own, offset, os.SEEK_SET)
+    os.dup2(own, fd, inheritable=os.get_inheritable(fd))
+    os.close(own)
+
+
+def _follow_multiprocessing() -> None:
+    """What multiprocessing does at the start of a child that it forked itself."""
+    from multiprocessing import process, resource_tracker, util
+
+    process._children = set()  # type: ignore[attr-defined]
+    util._finalizer_registry.clear()  # type: ignore[attr-defined]
+    util._run_after_forkers()  # type: ignore[attr-defined]
+    tracker: Any = resource_tracker._resource_tracker
+    tracker._fd = tracker._pid = None

@@ -1,0 +1,190 @@
+"""A rank's text: what Python code writes leaves as messages, in the order in which it was made.
+
+One sender thread alone writes to the channel: a Python signal handler runs in the main thread
+and could otherwise raise in the middle of a frame and tear it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from nbdist.channel import Channel
+from nbdist.errors import ChannelError
+from nbdist.messages import Stream, Text
+
+_BATCH_BYTES = 64_000
+_BATCH_AGE_S = 0.05
+_MOST_WAITING_BYTES = 1_000_000
+
+
+class Outbox:
+    """Messages on their way to the kernel, batched (50 ms or 64 kB).
+
+    A writer blocks while more than 1 MB waits: a rank cannot outrun the kernel.
+    """
+
+    def __init__(self, channel: Channel):
+        self._channel = channel
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[Any, Sequence[int]]] = []
+        self._waiting_bytes = 0
+        self._first_s = 0.0
+        self._urgent = False
+        self._sending = False
+        self._ended = False
+        self._owner = os.getpid()
+        threading.Thread(target=self._send_all, name="nbdist-outbox", daemon=True).start()
+
+    @property
+    def in_owner(self) -> bool:
+        """False in a child that the rank forked: it has no sender thread."""
+        return os.getpid() == self._owner
+
+    def text(self, stream: Stream, text: str) -> None:
+        """Add text; consecutive pieces of one stream travel as one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting_bytes < _MOST_WAITING_BYTES or self._ended)
+            last = self._waiting[-1][0] if self._waiting else None
+            if isinstance(last, _Pieces) and last.stream == stream:
+                last.pieces.append(text)
+            else:
+                self._add(_Pieces(stream, [text]), ())
+            self._waiting_bytes += len(text)
+            if self._waiting_bytes >= _BATCH_BYTES:
+                self._changed.notify_all()
+
+    def post(self, message: object, fds: Sequence[int] = ()) -> None:
+        """Add a message and send all that waits, without delay. Descriptors are closed once sent."""
+        with self._changed:
+            self._add(message, fds)
+            self._urgent = True
+            self._changed.notify_all()
+
+    def _add(self, message: object, fds: Sequence[int]) -> None:
+        if not self._waiting:
+            self._first_s = time.monotonic()
+            self._changed.notify_all()
+        self._waiting.append((message, fds))
+
+    def flush(self) -> None:
+        """Wait until all that was added before has been sent."""
+        with self._changed:
+            self._urgent = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: (not self._waiting and not self._sending) or self._ended)
+
+    def _due(self) -> bool:
+        if not self._waiting:
+            return False
+        full = self._urgent or self._waiting_bytes >= _BATCH_BYTES
+        return full or time.monotonic() - self._first_s >= _BATCH_AGE_S
+
+    def _send_all(self) -> None:
+        while not self._ended:
+            with self._changed:
+                while not self._due():
+                    self._changed.wait(_BATCH_AGE_S if self._waiting else None)
+                batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
+                self._urgent, self._sending = False, True
+            try:
+                self._send(batch)
+            except ChannelError:  # the kernel is gone, and soon this process with it
+                self._ended = True
+            with self._changed:
+                self._sending = False
+                self._changed.notify_all()
+
+    def _send(self, batch: list[tuple[Any, Sequence[int]]]) -> None:
+        messages = [m.joined() if isinstance(m, _Pieces) else m for m, _ in batch]
+        fds = [fd for _, fds in batch for fd in fds]
+        self._channel.send(*messages, fds=fds)
+        for fd in fds:
+            os.close(fd)
+
+
+class _Pieces:
+    """Text of one stream that has not been sent yet."""
+
+    def __init__(self, stream: Stream, pieces: list[str]):
+        self.stream, self.pieces = stream, pieces
+
+    def joined(self) -> Text:
+        return Text(stream=self.stream, text="".join(self.pieces))
+
+
+class RankStream(io.TextIOBase):
+    """A rank's ``sys.stdout`` or ``sys.stderr``."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+    newlines = None
+
+    def __init__(self, name: Stream, fd: int, outbox: Outbox):
+        super().__init__()
+        self.name, self._fd, self._outbox = f"<{name}>", fd, outbox
+        self._stream: Stream = name
+        self.buffer = _Bytes(self)
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if not text.isascii():
+            text = text.encode(self.encoding, self.errors).decode(self.encoding)
+        if self._outbox.in_owner:
+            self._outbox.text(self._stream, text)
+        else:
+            _write_whole(self._fd, text.encode(self.encoding, self.errors))
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def isatty(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Like a terminal's: closing it does not take it away from others."""
+
+
+class _Bytes(io.RawIOBase):
+    """``sys.stdout.buffer``: bytes that take the same way as text."""
+
+    def __init__(self, stream: RankStream):
+        super().__init__()
+        self._text_stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._text_stream.write(bytes(data).decode("utf-8", "backslashreplace"))
+        return len(data)
+
+
+def _write_whole(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def replace_streams(outbox: Outbox) -> None:
+    """Make this rank's streams ``sys.stdout`` and ``sys.stderr``.
+
+    Whoever holds the kernel's streams from before the fork, a logging handler say, writes to the
+    rank's from now on.
+    """
+    streams: tuple[tuple[Stream, int], ...] = (("stdout", 1), ("stderr", 2))
+    for name, fd in streams:
+        own = RankStream(name, fd, outbox)
+        inherited = getattr(sys, name)
+        if "ipykernel" in type(inherited).__module__:
+            inherited.write, inherited.flush, inherited.writelines = own.write, own.flush, own.writelines
+        setattr(sys, name, own)

@@ -1,0 +1,153 @@
+"""The rank's process group: made before the cell runs, and again whenever the cell asks.
+
+Scripts call `init_process_group` themselves. In a rank that call gives the group that exists, if
+its arguments fit; after `destroy_process_group` it makes a fresh one, under a new prefix of the
+store that the kernel hosts, so that stale addresses are never met.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from nbdist.errors import OptionError
+from nbdist.messages import Assignment
+
+_LOOPBACK = "127.0.0.1"
+
+
+def environment(assignment: Assignment) -> dict[str, str]:
+    """torchrun's environment for this rank, so that Lightning, Accelerate and plain ``env://`` work."""
+    size, rank = str(assignment.world_size), str(assignment.rank)
+    env = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": size,
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": _LOOPBACK,
+        "MASTER_PORT": str(assignment.master_port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": f"nbdist-{os.getppid()}",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    if assignment.visible_devices is not None:
+        env["CUDA_VISIBLE_DEVICES"] = assignment.visible_devices
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        env[name] = os.environ.get(name, "lo")
+    return env
+
+
+class Group:
+    """The default process group of one rank."""
+
+    def __init__(self, assignment: Assignment):
+        self._assignment = assignment
+        self._store: Any = None
+        self._generation = 0
+        self._original: Callable[..., None] | None = None
+
+    def set_up(self) -> None:
+        """Choose the device, answer `init_process_group` from now on, and make the group."""
+        import torch
+        import torch.distributed as dist
+
+        if self._assignment.device.startswith("cuda"):
+            torch.cuda.set_device(self._assignment.device)
+        if dist.is_available():
+            self._answer_init()
+            if self._assignment.init:
+                dist.init_process_group()
+
+    def _answer_init(self) -> None:
+        """Stand in for `init_process_group`, also where it was imported by name before the fork.
+
+        torch wraps that function in a logging decorator whose closure holds the real one; whoever
+        has the function has the wrapper.
+        """
+        import torch.distributed as dist
+
+        wrapper: Any = dist.init_process_group
+        cell = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__, strict=True))["func"]
+        self._original = cell.cell_contents
+        cell.cell_contents = self.init_process_group
+
+    def init_process_group(
+        self,
+        backend: Any = None,
+        init_method: str | None = None,
+        timeout: timedelta | None = None,
+        world_size: int = -1,
+        rank: int = -1,
+        store: Any = None,
+        group_name: str = "",
+        pg_options: Any = None,
+        **further: Any,
+    ) -> None:
+        """As `torch.distributed.init_process_group`; where the peers meet is the kernel's to say.
+
+        Raises:
+            OptionError: rank, world size or backend are not those of this run.
+        """
+        import torch.distributed as dist
+
+        del init_method, store  # whatever MASTER_ADDR and MASTER_PORT say: one store serves this run
+        self._check("world_size", world_size, self._assignment.world_size)
+        self._check("rank", rank, self._assignment.rank)
+        backend = str(backend).lower() if backend is not None else None
+        if dist.is_initialized():
+            self._check("backend", backend or dist.get_backend(), dist.get_backend())
+            return
+        if timeout is None and self._assignment.timeout_s is not None:
+            timeout = timedelta(seconds=self._assignment.timeout_s)
+        assert self._original is not None
+        self._original(
+            backend or self._assignment.backend,
+            store=self._next_store(),
+            rank=self._assignment.rank,
+            world_size=self._assignment.world_size,
+            timeout=timeout,
+            group_name=group_name,
+            pg_options=pg_options,
+            **further,
+        )
+
+    def _check(self, what: str, asked: Any, have: Any) -> None:
+        if asked not in (-1, have) and not (what == "backend" and _covers(have, asked)):
+            raise OptionError(
+                f"init_process_group({what}={asked!r}): this run's process group has {what} {have!r}. "
+                f"Leave {what} out, or {_NEXT_STEP[what]}."
+            )
+
+    def _next_store(self) -> Any:
+        import torch.distributed as dist
+
+        if self._store is None:
+            self._store = dist.TCPStore(
+                _LOOPBACK, self._assignment.master_port, is_master=False, wait_for_workers=False
+            )
+        self._generation += 1
+        return dist.PrefixStore(f"nbdist/{self._generation}", self._store)
+
+
+_NEXT_STEP = {
+    "backend": "start the cell with --backend, or call destroy_process_group() first",
+    "rank": "use the ready-made name `rank`",
+    "world_size": "choose the number of ranks with --devices",
+}
+
+
+def _covers(have: str, asked: str) -> bool:
+    """Whether a plain backend name is one of a group's per-device backends (``cpu:gloo,cuda:nccl``)."""
+    return set(_backends(asked)) <= set(_backends(have))
+
+
+def _backends(name: str) -> list[str]:
+    return [part.rpartition(":")[2] for part in name.split(",")]

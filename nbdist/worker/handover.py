@@ -1,0 +1,91 @@
+"""What a rank hands to the kernel when its work ends: names, changed objects, the result.
+
+Keys tell the kernel what a value is: ``name:x`` is bound to ``x``, ``object:ID`` is written into
+the notebook's object, ``gather:x`` is this rank's entry of a list, ``result`` is the work's value.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from nbdist.messages import Finished, Values
+from nbdist.values.parcel import pack
+from nbdist.values.twins import Twins
+from nbdist.worker.work import Done, Wanted
+
+# IPython keeps these for itself; a rank's history is not the notebook's.
+_SHELL_NAMES = frozenset(
+    "_ __ ___ _i _ii _iii _ih _oh _dh In Out exit quit get_ipython _exit_code __builtins__".split()
+)
+
+
+def _is_shells(name: str) -> bool:
+    return name in _SHELL_NAMES or (name.startswith("_") and name.lstrip("_i").isdigit())
+
+
+def _bound(twins: Twins, wanted: Wanted) -> dict[str, Any]:
+    if wanted.output is not None:
+        return {name: twins.namespace[name] for name in wanted.output if name in twins.namespace}
+    return {name: value for name, value in twins.bound().items() if not _is_shells(name)}
+
+
+def _of_first_rank(twins: Twins, wanted: Wanted) -> dict[str, Any]:
+    within = None if wanted.output is None else (*wanted.output, *wanted.gather)
+    return {
+        **{f"object:{key}": change for key, change in twins.changed(within).items()},
+        **{f"name:{name}": value for name, value in _bound(twins, wanted).items()},
+    }
+
+
+def _missing(twins: Twins, wanted: Wanted) -> dict[str, str]:
+    names = {f"name:{name}" for name in wanted.output or ()} | {f"gather:{name}" for name in wanted.gather}
+    return {key: "this rank did not bind it" for key in names if key.partition(":")[2] not in twins.namespace}
+
+
+def finished(
+    done: Done, twins: Twins, wanted: Wanted, *, rank: int, without: Mapping[str, str]
+) -> tuple[Finished, int]:
+    """The message that ends a rank's work, without its failure, and its values' memory file.
+
+    Args:
+        without: keys to leave out, with the reason.
+    """
+    values = {f"gather:{name}": twins.namespace[name] for name in wanted.gather if name in twins.namespace}
+    if rank == 0:
+        values |= _of_first_rank(twins, wanted)
+    if (rank == 0 or wanted.results) and done.result is not None:
+        values["result"] = done.result
+    chosen = {key: value for key, value in values.items() if key not in without}
+    parcel, fd, lost = pack(chosen, twins, definitions_only=rank != 0 or wanted.by_value)
+    lost = {**(_missing(twins, wanted) if done.error is None else {}), **without, **lost}
+    unbound = tuple(twins.unbound()) if rank == 0 and wanted.output is None else ()
+    data = _rich(done.result) if "result" in lost else None
+    return Finished(
+        outcome=done.outcome,
+        values=Values(
+            parcel=parcel,
+            unbound=unbound,
+            lost={_title(key, twins): reason for key, reason in lost.items()},
+            result_data=data,
+        ),
+    ), fd
+
+
+def _title(key: str, twins: Twins) -> str:
+    """How a message names a value."""
+    kind, _, name = key.partition(":")
+    if kind == "object":
+        return f"{twins.path(int(name))} (its new content)"
+    return "the last expression's value" if kind == "result" else name
+
+
+def _rich(value: Any) -> Mapping[str, Any]:
+    """A value's rich display, for a front end that will not have the value itself."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None:
+        return {"text/plain": repr(value)}
+    data: Mapping[str, Any] = shell.display_formatter.format(value)[0]
+    return data

@@ -1,0 +1,173 @@
+"""A rank's life: get ready, work, hand over the values, wait for what is next."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from nbdist.channel import Channel
+from nbdist.errors import ChannelEnded, Failure
+from nbdist.messages import Assignment, Leave, Ready, Run, SendAgain
+from nbdist.values.graph import dump_error
+from nbdist.values.parcel import unpack
+from nbdist.values.twins import Twins
+from nbdist.worker import interrupts
+from nbdist.worker.capture import Outbox, replace_streams
+from nbdist.worker.group import Group, environment
+from nbdist.worker.handover import finished
+from nbdist.worker.threads import share_cores
+from nbdist.worker.work import CallWork, Done, Wanted, Work, formatted
+
+_READY_MADE = ("rank", "local_rank", "world_size", "device")
+
+
+class Rank:
+    """One worker process, from its fork to its end."""
+
+    def __init__(self, assignment: Assignment, channel: Channel, twins: Twins, wanted: Wanted):
+        self._assignment = assignment
+        self._channel = channel
+        self._twins = twins
+        self._wanted = wanted
+        self._outbox = Outbox(channel)
+        self._done = Done()
+        self._ready_made: dict[str, Any] = {}
+
+    def serve(self, work: Work | None) -> None:
+        """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
+        interrupts.install()
+        replace_streams(self._outbox)
+        os.environ.update(environment(self._assignment))
+        self._twins.watch_forks()
+        trouble = self._attempt(self._get_ready)
+        if trouble.error is not None:
+            self._finish(trouble)
+        else:
+            self._outbox.post(Ready(pid=os.getpid()))
+            if work is not None:
+                self._finish(self._do(work))
+        while not isinstance(message := self._channel.receive(), Leave):
+            if isinstance(message, SendAgain):
+                self._hand_over(message.without)
+            elif isinstance(message, Run):
+                self._finish(self._do(self._unpack_call(message)))
+
+    def leave(self) -> None:
+        """What a forked process does at its end: multiprocessing's children and finalizers."""
+        from multiprocessing import util
+
+        util._exit_function()  # type: ignore[attr-defined]
+        self._outbox.flush()
+
+    def _get_ready(self) -> Done:
+        if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+            from nbdist.worker.notebook import take_over
+
+            take_over(sys.modules["IPython"].get_ipython(), self._outbox)
+        share_cores(self._assignment.world_size)
+        Group(self._assignment).set_up()
+        if self._assignment.seed is not None:
+            from nbdist.training import seed_everything
+
+            seed_everything(self._assignment.seed)
+        return Done()
+
+    def _attempt(self, step: Callable[[], Done]) -> Done:
+        """The boundary at which whatever the user's code raises becomes a message."""
+        try:
+            with interrupts.listening(True):
+                return step()
+        except BaseException as error:  # noqa: BLE001
+            return Done(error=error, traceback=tuple(formatted(error)))
+
+    def _do(self, work: Work) -> Done:
+        self._lend_ready_made()
+        done = self._attempt(work.run)
+        self._take_back_ready_made(work.assigns)
+        if self._assignment.device.startswith("cuda"):
+            done = self._after_device(done)
+        return done
+
+    def _after_device(self, done: Done) -> Done:
+        """GPU calls return before they are done: an error of theirs may come only now."""
+        import torch
+
+        def wait() -> Done:
+            torch.cuda.synchronize()
+            return Done()
+
+        waited = self._attempt(wait)
+        return waited if done.error is None and waited.error is not None else done
+
+    def _lend_ready_made(self) -> None:
+        import torch
+
+        namespace = self._twins.namespace
+        rank = self._assignment.rank
+        values = (rank, rank, self._assignment.world_size, torch.device(self._assignment.device))
+        self._ready_made = {name: namespace[name] for name in _READY_MADE if name in namespace}
+        namespace.update(zip(_READY_MADE, values, strict=True))
+
+    def _take_back_ready_made(self, assigned: Collection[str]) -> None:
+        """The notebook's own `rank` and so on come back, unless the work assigned the name."""
+        namespace = self._twins.namespace
+        for name in _READY_MADE:
+            if name in assigned:
+                continue
+            if name in self._ready_made:
+                namespace[name] = self._ready_made[name]
+            else:
+                namespace.pop(name, None)
+
+    def _unpack_call(self, message: Run) -> Work:
+        fd = self._channel.take_fd()
+        try:
+            function, args, kwargs = unpack(message.parcel, fd, self._twins)["call"]
+        finally:
+            os.close(fd)
+        return CallWork(function, args, kwargs)
+
+    def _finish(self, done: Done) -> None:
+        self._done = done
+        ctypes.CDLL(None).fflush(None)  # C libraries' text comes before the word that we are done
+        self._hand_over({})
+
+    def _hand_over(self, without: Mapping[str, str]) -> None:
+        """Say how the work ended, with the values that are wanted from this rank."""
+        rank = self._assignment.rank
+        message, fd = finished(self._done, self._twins, self._wanted, rank=rank, without=without)
+        if message.outcome == "failed":
+            message = replace(message, failure=self._failure(self._done))
+        self._outbox.post(message, fds=[fd])
+        self._outbox.flush()
+
+    def _failure(self, done: Done) -> Failure:
+        error = done.error
+        assert error is not None
+        return Failure(
+            rank=self._assignment.rank,
+            time_s=time.monotonic(),
+            type_name=type(error).__name__,
+            message=str(error),
+            cell_line=done.cell_line,
+            traceback=done.traceback,
+            pickled=dump_error(error, self._twins),
+        )
+
+
+def run_rank(
+    assignment: Assignment, channel: Channel, twins: Twins, wanted: Wanted, work: Work | None
+) -> None:
+    """Be a rank until the kernel says to leave; then wait for the rank's own children as a plain
+    Python process does at its end."""
+    rank = Rank(assignment, channel, twins, wanted)
+    try:
+        rank.serve(work)
+    except ChannelEnded:  # the kernel is gone: nobody is left to hear anything
+        os._exit(1)
+    rank.leave()

@@ -1,0 +1,146 @@
+"""The rank's copy of the notebook's IPython: same machinery, other ends.
+
+The forked shell runs the cell; what it would show goes to the rank's outbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import getpass
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbdist.messages import Display
+from nbdist.worker import interrupts
+from nbdist.worker.capture import Outbox
+from nbdist.worker.work import Done, line_in
+
+_WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+
+
+class RankDisplayPublisher(DisplayPublisher):
+    """Sends ``display(...)``, updates and ``clear_output`` as messages."""
+
+    def __init__(self, shell: InteractiveShell, outbox: Outbox):
+        super().__init__(parent=shell, shell=shell)
+        self._outbox = outbox
+
+    def publish(
+        self,
+        data: Mapping[str, Any],
+        metadata: Mapping[str, Any] | None = None,
+        source: Any = None,
+        *,
+        transient: Mapping[str, Any] | None = None,
+        update: bool = False,
+        **_: Any,
+    ) -> None:
+        # A widget lives in the kernel it was made in; a front end could only say "model not found".
+        shown = {mime: content for mime, content in data.items() if mime != _WIDGET_MIME}
+        self._outbox.post(
+            Display(
+                kind="update" if update else "display",
+                data=shown,
+                metadata=dict(metadata or {}),
+                display_id=(transient or {}).get("display_id"),
+            )
+        )
+
+    def clear_output(self, wait: bool = False) -> None:
+        self._outbox.post(Display(kind="clear", wait=wait))
+
+
+class RankDisplayHook(DisplayHook):
+    """Keeps the last expression's value; earlier ones, where IPython shows them too, are displayed."""
+
+    def __init__(self, shell: InteractiveShell, outbox: Outbox):
+        super().__init__(shell=shell, cache_size=0)
+        self._outbox = outbox
+        self.value: Any = None
+
+    def __call__(self, result: Any = None) -> None:
+        if result is None:
+            return
+        if self.value is not None:
+            data, metadata = self.compute_format_data(self.value)
+            self._outbox.post(Display(kind="display", data=data, metadata=metadata))
+        self.value = result
+        self.fill_exec_result(result)
+
+    def quiet(self) -> bool:
+        return False
+
+
+def take_over(shell: InteractiveShell, outbox: Outbox) -> None:
+    """Turn the forked shell into the rank's."""
+    asyncio._set_running_loop(None)
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    shell.display_pub = RankDisplayPublisher(shell, outbox)
+    hook = RankDisplayHook(shell, outbox)
+    shell.displayhook = shell.display_trap.hook = sys.displayhook = hook
+    builtins.input = _no_input
+    getpass.getpass = _no_input
+    _keep_comms_here()
+
+
+def _no_input(prompt: object = "", *_: Any, **__: Any) -> NoReturn:
+    raise EOFError(
+        f"input({str(prompt)!r}): a rank cannot ask. Ask in an ordinary cell and use the answer here."
+    )
+
+
+def _keep_comms_here() -> None:
+    """A widget made in a rank has no front end: its messages go nowhere instead of into dead sockets."""
+    try:
+        import comm
+    except ImportError:  # ipykernel before 6.18
+        return
+    comm.create_comm = comm.DummyComm
+
+
+def run_cell(source: str, first_line: str) -> Done:
+    """Run a cell below its magic's line, so that line numbers are the notebook's."""
+    shell: Any = InteractiveShell.instance()
+    tracebacks: list[str] = []
+    _divert_tracebacks(shell, tracebacks)
+    hook = shell.displayhook
+    hook.value = None
+    # A cell magic must stand on the first line; all else is moved down by the magic's line.
+    text = source if source.lstrip().startswith("%%") else f"# {first_line}\n{source}"
+    outcome = shell.run_cell(text, store_history=False)
+    error = outcome.error_before_exec or outcome.error_in_exec
+    if error is None:
+        return Done(result=hook.value)
+    return Done(error=error, traceback=tuple(tracebacks), cell_line=_cell_line(error, shell.user_ns))
+
+
+def _divert_tracebacks(shell: Any, tracebacks: list[str]) -> None:
+    """What the shell would show of an exception goes into a list; an interrupt cannot tear it."""
+
+    def note_traceback(*shown: Any) -> None:
+        tracebacks[:] = shown[-1]
+
+    def show_traceback(*args: Any, **kwargs: Any) -> Any:
+        with interrupts.listening(False):
+            return type(shell).showtraceback(shell, *args, **kwargs)
+
+    shell._showtraceback = note_traceback
+    shell.showtraceback = show_traceback
+
+
+def _cell_line(error: BaseException, namespace: dict[str, Any]) -> int | None:
+    """The line of the cell: its file is that of the outermost frame on the notebook's globals."""
+    if isinstance(error, SyntaxError):
+        return error.lineno
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_globals is namespace:
+            return line_in(error, step.tb_frame.f_code.co_filename)
+        step = step.tb_next
+    return None

@@ -1,0 +1,23 @@
+"""The machine's cores, shared out among ranks."""
+
+from __future__ import annotations
+
+import os
+
+from nbdist.devices import usable_cpu_count
+
+
+def share_cores(world_size: int) -> None:
+    """Let torch use this rank's share of the cores for one operation: at least one.
+
+    Ranks that each start a thread per core slow one another down many times over. A user's own word
+    counts: OMP_NUM_THREADS in the environment, a smaller `torch.set_num_threads` in the notebook,
+    or any in the cell.
+    """
+    import torch
+
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    share = max(1, usable_cpu_count() // world_size)
+    if share < torch.get_num_threads():
+        torch.set_num_threads(share)

@@ -1,0 +1,154 @@
+"""The two kinds of work: a cell's text in the notebook's namespace, and a call.
+
+Work ends in a `Done`: what happened, the exception if there was one, and the value.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from nbdist.cell import Cell
+from nbdist.messages import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How a rank's work ended.
+
+    Attributes:
+        error: the exception, if there was one.
+        traceback: its lines as IPython shows them.
+        cell_line: the deepest line of the cell that was running.
+        result: the last expression's value, or the call's return value.
+        result_data: its rich display, for a value that cannot travel.
+    """
+
+    error: BaseException | None = None
+    traceback: tuple[str, ...] = ()
+    cell_line: int | None = None
+    result: Any = None
+    result_data: Mapping[str, Any] | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.error is None:
+            return "ok"
+        return "interrupted" if isinstance(self.error, KeyboardInterrupt) else "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which values come back to the kernel.
+
+    Attributes:
+        output: from rank 0 exactly these names; None for all that it bound or changed.
+        gather: names that every rank hands over.
+        results: whether every rank hands over its result, or only rank 0.
+        by_value: whether data of the notebook travels as copies; else it stands for itself.
+    """
+
+    output: tuple[str, ...] | None = None
+    gather: tuple[str, ...] = ()
+    results: bool = False
+    by_value: bool = False
+
+
+class Work(Protocol):
+    """What a rank does; it reads the names in `reads` and may bind any."""
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Names of the notebook that the work may reach."""
+
+    @property
+    def objects(self) -> Mapping[str, Any]:
+        """Objects other than names' values that it may reach and change."""
+
+    @property
+    def assigns(self) -> frozenset[str]:
+        """Names that it assigns, as its text tells."""
+
+    def run(self) -> Done:
+        """Do it, in a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellWork:
+    """A notebook cell, run by the rank's copy of the notebook's IPython.
+
+    Args:
+        cell: the cell below the magic's line.
+        first_line: the magic's own line, which counts as the cell's first.
+    """
+
+    cell: Cell
+    first_line: str
+    objects: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return self.cell.reads | self.cell.binds
+
+    @property
+    def assigns(self) -> frozenset[str]:
+        return self.cell.binds
+
+    def run(self) -> Done:
+        from nbdist.worker.notebook import run_cell
+
+        return run_cell(self.cell.source, self.first_line)
+
+
+@dataclass(frozen=True, slots=True)
+class CallWork:
+    """A call of a function."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    reads: frozenset[str] = frozenset()
+    assigns: frozenset[str] = frozenset()
+
+    @property
+    def objects(self) -> Mapping[str, Any]:
+        return {"the call": (self.function, self.args, dict(self.kwargs))}
+
+    def run(self) -> Done:
+        return Done(result=self.function(*self.args, **self.kwargs))
+
+
+def formatted(error: BaseException) -> list[str]:
+    """An exception's traceback as IPython shows it where it runs, from the user's first frame on."""
+    tail = error.__traceback__
+    while tail is not None and tail.tb_next is not None and _is_ours(tail):
+        tail = tail.tb_next
+    shell = _shell()
+    if shell is None:
+        return "".join(traceback.format_exception(type(error), error, tail)).splitlines()
+    lines: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, tail, tb_offset=0)
+    return lines
+
+
+def _is_ours(step: types.TracebackType) -> bool:
+    module = str(step.tb_frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] == "nbdist"
+
+
+def _shell() -> Any:
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None
+
+
+def line_in(error: BaseException, filename: str) -> int | None:
+    """The deepest line of a file in an exception's traceback."""
+    line, step = None, error.__traceback__
+    while isinstance(step, types.TracebackType):
+        if step.tb_frame.f_code.co_filename == filename:
+            line = step.tb_lineno
+        step = step.tb_next
+    return line
