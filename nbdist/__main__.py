@@ -1,0 +1,7 @@
+"""``python -m nbdist``."""
+
+import sys
+
+from nbdist.cli import main
+
+sys.exit(main())
