@@ -10,6 +10,8 @@
      │   └─ ChannelBroken                   the other side ended inside a message, or sent rubbish
      ├─ ValueLost (also RuntimeError)       a value of a rank could not be brought back
      └─ RankFailedError (also RuntimeError) the cell failed on at least one rank
+    KeyboardInterrupt
+     └─ RunInterrupted                      the user stopped the run
 
 In IPython and Jupyter each of them shows as its message alone: the frames between the cell and
 the raise are nbdist's own and tell a user nothing.
@@ -125,6 +127,16 @@ class RankFailedError(NbdistError, RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         return [*self._report, f"{type(self).__name__}: {self}"]
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """The user stopped the run. A `KeyboardInterrupt` for all that catch or show it."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt: {self}"]
+
+
+RunInterrupted.__name__ = RunInterrupted.__qualname__ = "KeyboardInterrupt"
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -29,16 +30,43 @@ class DistributedMagics(Magics):
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:
+    """For IPython before 8.6, which adds its own guesses to these."""
     return complete(event.line)
+
+
+def _match(context: Any) -> Any:
+    """For IPython 8.6 and later: options alone, and nobody analyses the line as Python."""
+    from IPython.core.completer import SimpleCompletion
+
+    line = context.line_with_cursor[: context.cursor_position]
+    line = line.rpartition("\n")[2]
+    if not line.startswith(f"{_COMPLETED} "):
+        return {"completions": []}
+    fragment = re.split(r"[\s=]", line)[-1]
+    found = [SimpleCompletion(text=text, type="param") for text in complete(line)]
+    return {"completions": found, "matched_fragment": fragment, "suppress": True}
+
+
+def _has_matchers(shell: Any) -> bool:
+    return hasattr(shell.Completer, "custom_matchers")
 
 
 def load(shell: InteractiveShell) -> None:
     """What ``%load_ext nbdist`` does."""
     shell.register_magics(DistributedMagics)
-    shell.set_hook("complete_command", _complete, str_key=_COMPLETED)
+    if _has_matchers(shell):
+        from IPython.core.completer import context_matcher
+
+        shell.Completer.custom_matchers.append(context_matcher()(_match))
+    else:
+        shell.set_hook("complete_command", _complete, str_key=_COMPLETED)
 
 
 def unload(shell: InteractiveShell) -> None:
     """What ``%unload_ext nbdist`` does: take all back."""
     shell.magics_manager.magics["cell"].pop("distributed", None)
-    shell.strdispatchers["complete_command"].strs.pop(_COMPLETED, None)
+    if _has_matchers(shell):
+        matchers = shell.Completer.custom_matchers
+        matchers[:] = [matcher for matcher in matchers if matcher is not _match]
+    else:
+        shell.strdispatchers["complete_command"].strs.pop(_COMPLETED, None)

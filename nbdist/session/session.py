@@ -11,7 +11,7 @@ from typing import Any
 
 from nbdist.cell import Cell, unknown_outputs
 from nbdist.devices import as_local, resolve, this_machine
-from nbdist.errors import OptionError, SessionError
+from nbdist.errors import OptionError, RunInterrupted, SessionError
 from nbdist.messages import Assignment
 from nbdist.options import Options, from_keywords
 from nbdist.session.ranks import Ranks
@@ -114,7 +114,7 @@ def _report(landed: Landed, ranks: Ranks, screen: Screen) -> None:
 
 def _raise_failure(state: RunState, ranks: Ranks, twins: Twins) -> None:
     if ranks.interrupted:
-        raise KeyboardInterrupt
+        raise RunInterrupted(f"all {len(state.ranks)} ranks were stopped")
     if state.failures:
         folder = ranks.logs.folder
         error = failure_of(state, str(folder) if folder.exists() else "")

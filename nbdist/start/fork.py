@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sys
 import threading
 import traceback
@@ -75,12 +76,14 @@ def _fork(assignment: Assignment, live: Callable[[Assignment, Channel], None]) -
     kernel_end, worker_end = channel_pair()
     pipes = [os.pipe(), os.pipe()]
     kernel_pid = os.getpid()
+    random_state = random.getstate()
     sys.stdout.flush()
     sys.stderr.flush()
     with fork_gate:
         heal()
         pid = os.fork()
     if pid == 0:
+        random.setstate(random_state)  # Python seeds it anew in every forked child
         _be_worker(assignment, live, worker_end, pipes, kernel_pid)
     worker_end.close()
     for _, write_end in pipes:

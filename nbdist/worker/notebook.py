@@ -81,6 +81,8 @@ def take_over(shell: InteractiveShell, outbox: Outbox) -> None:
     """Turn the forked shell into the rank's."""
     asyncio._set_running_loop(None)
     asyncio.set_event_loop(asyncio.new_event_loop())
+    # The running cell's number: tracebacks name the cell by it.
+    shell.execution_count = shell.displayhook.prompt_count
     shell.display_pub = RankDisplayPublisher(shell, outbox)
     hook = RankDisplayHook(shell, outbox)
     shell.displayhook = shell.display_trap.hook = sys.displayhook = hook
