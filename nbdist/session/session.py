@@ -19,7 +19,7 @@ from nbdist.state import RunState
 from nbdist.values.graph import load_error
 from nbdist.values.landing import Landed
 from nbdist.values.parcel import pack
-from nbdist.values.twins import Twins
+from nbdist.values.twins import Twins, reached, twins_of
 from nbdist.views.failure import failure_of
 from nbdist.views.screen import Screen, is_watched
 from nbdist.views.text import TextView
@@ -85,7 +85,7 @@ def _run_once(work: Work, options: Options, shell: Any, *, show_result: bool) ->
     """Start ranks for one piece of work, bring back what it did, and end them."""
     import torch.distributed  # noqa: F401  before the fork: once here instead of once in each rank
 
-    twins = Twins(_namespace(shell), _roots(work, options), work.objects)
+    twins = twins_of(reached(_namespace(shell), _roots(work, options), work.objects))
     wanted = Wanted(output=options.output, gather=options.gather)
     ranks = _open(options, shell, twins)
     with ranks.answering_interrupts():
@@ -210,7 +210,7 @@ class Session:
             raise SessionError(
                 "This session has been started already. Call stop() first, or make another Session."
             )
-        self._twins = Twins(_namespace(self._shell), ())
+        self._twins = twins_of(reached(_namespace(self._shell), ()))
         ranks = _open(self._options, self._shell, self._twins)
         with ranks.answering_interrupts():
             ranks.start(None, Wanted(results=True, by_value=True, output=()))

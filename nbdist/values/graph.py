@@ -18,7 +18,7 @@ import cloudpickle
 
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kinds import Buffer
-from nbdist.values.twins import Twins
+from nbdist.values.twins import Twins, is_definition
 
 _IN_BAND_BYTES = 1 << 14
 
@@ -52,11 +52,8 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def persistent_id(self, obj: Any) -> Any:
         if obj is self._twins.namespace:
             return "namespace"
-        if self._twins.knows(obj) and not (
-            self._definitions_only and not isinstance(obj, (type, types.FunctionType))
-        ):
-            return id(obj)
-        return None
+        key = self._twins.key_of(obj)
+        return None if key is None or (self._definitions_only and not is_definition(obj)) else key
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.FunctionType) and obj.__globals__ is self._twins.namespace:

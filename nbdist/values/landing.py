@@ -55,7 +55,7 @@ def _land_object(key: int, portable: Any, twins: Twins, landed: Landed) -> None:
     """A twin whose own code refuses the change keeps its old content and is named."""
     done = call_foreign(partial(twins.land, key, portable))
     if isinstance(done, Refusal):
-        landed.lost[f"{twins.path(key)} (its new content)"] = done.reason
+        landed.lost[f"{twins.labels[key]} (its new content)"] = done.reason
 
 
 def _land_gathered(arrived: Mapping[int, Mapping[str, Any]], twins: Twins, landed: Landed) -> None:

@@ -55,7 +55,7 @@ class LineAssembler:
     def _reset(self) -> None:
         self._pieces: list[str] = []
         self._length = 0
-        self.overwritten = False  # returns have taken the unfinished line back to its begin
+        self._overwritten = False  # returns have taken the unfinished line back to its begin
         self._drawn_before = ""  # what the unfinished line's text has overwritten
 
     def feed(self, text: str, now_s: float) -> list[Run]:
@@ -75,20 +75,9 @@ class LineAssembler:
             self._pieces = ["".join(self._pieces)]
         return "".join(self._pieces).rstrip("\r")
 
-    def __bool__(self) -> bool:
-        """Whether it holds anything."""
-        return bool(self._pieces)
-
-    def take_unfinished(self) -> str:
-        """Hand over the unfinished line as text that goes on behind what was shown of it."""
-        text = "".join(("\r" if self.overwritten else "", *self._pieces))
-        self._skipping = False
-        self._reset()
-        return text
-
     def finish(self) -> list[Run]:
         """End the unfinished line, if there is one."""
-        return self._complete([""], self.overwritten) if self.unfinished else []
+        return self._complete([""], self._overwritten) if self.unfinished else []
 
     def _extend(self, rest: str, now_s: float) -> list[Run]:
         if not self._length:
@@ -103,7 +92,7 @@ class LineAssembler:
         if self._length <= LINE_BYTES:
             return []
         self._skipping = True
-        return self._complete([""], self.overwritten)
+        return self._complete([""], self._overwritten)
 
     def _overwrite(self) -> None:
         raw = "".join(self._pieces)
@@ -111,11 +100,11 @@ class LineAssembler:
         # A return at the very end is kept: a line end may follow it, in the next piece.
         self._pieces = [text + "\r" if raw.endswith("\r") else text]
         self._length = len(text)
-        self.overwritten = True
+        self._overwritten = True
 
     def _complete(self, lines: list[str], returns: bool) -> list[Run]:
         lines[0] = "".join((*self._pieces, lines[0]))
-        drawn_before, plain = self._drawn_before, not (returns or self.overwritten)
+        drawn_before, plain = self._drawn_before, not (returns or self._overwritten)
         self._reset()
         if plain and sum(map(len, lines)) <= LINE_BYTES // 4:
             return [Run(self.kind, lines)]

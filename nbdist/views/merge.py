@@ -222,8 +222,6 @@ class Merger:
         self._wide = self._left_out and not self._wide
         if not self._wide:
             self._give(max(self._queues[:_MOST_CANDIDATES], key=self._distance))
-            for queue in self._queues:
-                queue.meets = False  # the others' such line has lost one of those it was to meet
 
     def _distance(self, queue: RankQueue) -> int:
         head = queue.head

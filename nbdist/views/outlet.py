@@ -16,6 +16,9 @@ from nbdist.views.lines import DISPLAY, GAP, STDOUT
 RATE_BYTES_PER_S = 100_000
 """Jupyter's server drops output above 1 MB/s, and a front end is slow long before that."""
 
+_MOST_WAITING_BYTES = 10 * BURST_BYTES
+"""More waits at no time, not even until the next `take`."""
+
 _ENOUGH_BYTES = BURST_BYTES // 2
 """A longer line goes out once there is room for this much: what it takes beyond is missing afterwards."""
 
@@ -27,7 +30,7 @@ class Outlet(Protocol):
     """The gate between merged text and the cell's output."""
 
     def put(self, kind: int, text: str) -> None:
-        """Text for a stream: a whole line, or any piece where only one rank is shown."""
+        """A line for a stream, with its end."""
 
     def show(self, display: object) -> None:
         """A display."""
@@ -65,6 +68,21 @@ class LiveOutlet:
         """See `Outlet`."""
         self._waiting.append((kind, text))
         self._waiting_bytes += _size(text)
+        if self._waiting_bytes > _MOST_WAITING_BYTES:
+            self._shorten()
+
+    def pass_on(self, kind: int, text: str) -> None:
+        """Text for a stream as it comes, for a cell that shows one rank: parts of lines, returns."""
+        lines = text.split("\n")
+        if self._waiting and self._waiting[-1][0] == kind and self._waiting[-1][1][-1:] != "\n":
+            unfinished = self._waiting.pop()[1]
+            self._waiting_bytes -= _size(unfinished)
+            lines[0] = unfinished + lines[0]
+        last = _overwritten(lines.pop())
+        for line in lines:
+            self.put(kind, f"{line}\n")
+        if last:
+            self.put(kind, last)
 
     def show(self, display: object) -> None:
         """See `Outlet`."""
@@ -125,9 +143,7 @@ class LiveOutlet:
         entries = list(self._waiting)
         texts = [n for n, (kind, _) in enumerate(entries) if kind not in (DISPLAY, GAP)]
         first = len(texts) - latest(_size(entries[n][1]) for n in reversed(texts))
-        while 0 < first < len(texts) and not entries[texts[first - 1]][1].endswith("\n"):
-            first += 1  # the rest of a line whose beginning is left out
-        begin = texts[first] if first < len(texts) else len(entries)
+        begin = texts[first] if texts else len(entries)
         left_out = _lines(entries[:begin])
         displays = [entry for entry in entries[:begin] if entry[0] == DISPLAY]
         self._waiting = deque([*displays, *([(GAP, left_out)] if left_out else []), *entries[begin:]])

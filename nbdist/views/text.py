@@ -19,7 +19,6 @@ from nbdist.views.items import Item, Shown, Stream, as_items, with_few_turns
 from nbdist.views.lines import DISPLAY, GAP, STDERR, STDOUT, LineAssembler, Run
 from nbdist.views.merge import Merged, Merger
 from nbdist.views.outlet import BatchOutlet, Entry, LiveOutlet, Outlet
-from nbdist.views.passage import Passage
 from nbdist.views.status import Status, StatusLine, fitting
 
 __all__ = ["Item", "Shown", "Stream", "TextView"]
@@ -78,14 +77,14 @@ class TextView:
             window_s = BATCH_WINDOW_S if batch else LIVE_WINDOW_S
         self._ranks = ranks
         self._batch = batch
-        self._direct = ranks == 1 and not batch  # with nothing to merge, text goes through as it comes
         self._window_s = window_s
         self._allowance = allowance(world_size, batch=batch)
         self._assemblers = [(LineAssembler(STDOUT), LineAssembler(STDERR)) for _ in range(ranks)]
-        self._passages = (Passage(), Passage())  # of the only rank's streams
         self._intakes = [Intake(self._allowance) for _ in range(ranks)]
         self._merger = Merger(ranks, window_s)
-        self._outlet: Outlet = BatchOutlet(log_dir) if batch else LiveOutlet(log_dir)
+        live = LiveOutlet(log_dir)
+        self._outlet: Outlet = BatchOutlet(log_dir) if batch else live
+        self._direct = live if ranks == 1 and not batch else None  # one rank's text goes through as it comes
         self._painter = Painter()
         self._coloured = False  # until then the painter has nothing to do
         self._status = StatusLine()
@@ -104,8 +103,9 @@ class TextView:
             return
         self._tick(now_s)
         kind, intake = _KINDS[stream], self._intakes[rank]
-        if self._direct:
-            text = self._pass_through(kind, text)
+        if self._direct is not None:
+            self._direct.pass_on(kind, text)
+            return
         self._coloured |= "\x1b" in text and self._ranks > 1
         for run in self._assemblers[rank][kind].feed(text, self._now_s):
             admitted = intake.admit(run)
@@ -118,6 +118,9 @@ class TextView:
         if rank >= self._ranks:
             return
         self._tick(now_s)
+        if self._direct is not None:
+            self._direct.show(Shown((), display))
+            return
         if self._intakes[rank].flooded:
             self._release(rank)
         self._merger.push(rank, Run(DISPLAY, [self._name_of(display)], display), self._now_s)
@@ -177,39 +180,10 @@ class TextView:
         for run in self._intakes[rank].release():
             self._merger.push(rank, run, self._now_s)
         self._write_merged()
-        if self._direct:
-            self._pass_unfinished(bars_only=self._intakes[rank].flooded)
-
-    def _pass_unfinished(self, *, bars_only: bool) -> None:
-        """Give out the only rank's unfinished lines; in a flood those alone that need no rest."""
-        for kind, assembler in enumerate(self._assemblers[0]):
-            if assembler.overwritten or not bars_only:
-                self._pass(kind, assembler.take_unfinished())
-
-    def _pass_through(self, kind: int, text: str) -> str:
-        """Give out the only rank's text as it comes; returns what has to go through the rooms."""
-        intake, passage = self._intakes[0], self._passages[kind]
-        if intake.flooded or self._assemblers[0][kind] or not passage.takes(text):
-            return text
-        passed = text
-        if not intake.charge(text.count("\n"), len(text)):
-            passed = passage.rest_of_line(text)  # a flood does not begin in the middle of a line
-            intake.flooded = passed.endswith("\n") or not passed
-        self._pass(kind, passed)
-        return text[len(passed) :]
-
-    def _pass(self, kind: int, text: str) -> None:
-        self._passages[kind].note(text)
-        for line in text.splitlines(keepends=True):
-            self._outlet.put(kind, line)
-
     def _complete(self, rank: int) -> bool:
         """Put in line all that is left of a rank; whether its last line has no end."""
         if self._intakes[rank].flooded:
             self._release(rank)
-        if self._direct:
-            self._pass_unfinished(bars_only=False)
-            return False
         assemblers = sorted(self._assemblers[rank], key=lambda assembler: assembler.since_s)
         runs = [run for assembler in assemblers for run in assembler.finish()]
         for run in runs:
@@ -252,7 +226,7 @@ class TextView:
 
     def _wanted_status(self) -> Status | None:
         """The unfinished line of the lowest rank that has one for longer than the window."""
-        if self._batch or self._direct:
+        if self._batch or self._direct is not None:
             return None
         shown = self._status.shown
         for rank, assemblers in enumerate(self._assemblers):
@@ -266,7 +240,7 @@ class TextView:
         return None
 
     def _status_due_s(self) -> float | None:
-        if self._batch or self._direct:
+        if self._batch or self._direct is not None:
             return None
         if self._wanted_status() != self._status.shown:
             return self._now_s

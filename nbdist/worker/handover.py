@@ -77,7 +77,7 @@ def _title(key: str, twins: Twins) -> str:
     """How a message names a value."""
     kind, _, name = key.partition(":")
     if kind == "object":
-        return f"{twins.path(int(name))} (its new content)"
+        return f"{twins.labels[int(name)]} (its new content)"
     return "the last expression's value" if kind == "result" else name
 
 
