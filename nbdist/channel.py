@@ -136,3 +136,8 @@ def channel_pair() -> tuple[Channel, Channel]:
     """Two connected ends, for a fork or, in tests, for one process."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     return Channel(left), Channel(right)
+
+
+def channel_of(fd: int) -> Channel:
+    """The channel on an inherited descriptor."""
+    return Channel(socket.socket(fileno=fd))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -9,10 +10,14 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from nbdist.cell import parse_cell
+from nbdist.forksafety import ENVIRONMENT, this_process
 from nbdist.options import complete, help_text, parse_magic
 from nbdist.session import run_cell
+from nbdist.start.forkserver import shut_down, warm_up
 
 _COMPLETED = "%%distributed"
+_set_here: list[str] = []
+_watches: list[_Watch] = []
 
 
 @magics_class
@@ -51,8 +56,35 @@ def _has_matchers(shell: Any) -> bool:
     return hasattr(shell.Completer, "custom_matchers")
 
 
+class _Watch:
+    """Looks after each cell whether the kernel has become unsafe to fork; then the fork server
+    starts at once, so that the next launch need not wait for it."""
+
+    def __init__(self, shell: Any):
+        self._shell = shell
+
+    def before(self, _info: Any = None) -> None:
+        this_process.before_cell()
+
+    def after(self, result: Any = None) -> None:
+        known = this_process.unsafe
+        number = getattr(result, "execution_count", None) or self._shell.execution_count
+        source = getattr(getattr(result, "info", None), "raw_cell", "") or ""
+        if known is None and this_process.after_cell(f"In[{number}]", source) is not None:
+            warm_up(with_ipython=True)
+
+
 def load(shell: InteractiveShell) -> None:
     """What ``%load_ext nbdist`` does."""
+    kernel: Any = shell
+    for name, value in ENVIRONMENT.items():
+        if name not in os.environ:
+            os.environ[name] = value
+            _set_here.append(name)
+    watch = _Watch(shell)
+    _watches.append(watch)
+    kernel.events.register("pre_run_cell", watch.before)
+    kernel.events.register("post_run_cell", watch.after)
     shell.register_magics(DistributedMagics)
     if _has_matchers(shell):
         from IPython.core.completer import context_matcher
@@ -64,6 +96,14 @@ def load(shell: InteractiveShell) -> None:
 
 def unload(shell: InteractiveShell) -> None:
     """What ``%unload_ext nbdist`` does: take all back."""
+    kernel: Any = shell
+    while _set_here:
+        os.environ.pop(_set_here.pop(), None)
+    while _watches:
+        watch = _watches.pop()
+        kernel.events.unregister("pre_run_cell", watch.before)
+        kernel.events.unregister("post_run_cell", watch.after)
+    shut_down()
     shell.magics_manager.magics["cell"].pop("distributed", None)
     if _has_matchers(shell):
         matchers = shell.Completer.custom_matchers

@@ -75,6 +75,33 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """What a worker that is no fork of the kernel begins with; its luggage travels beside it."""
+
+    assignment: Assignment
+    parcel: Parcel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkOne:
+    """To the fork server: fork a worker; its channel and the two pipes travel beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReapOne:
+    """To the fork server: wait for a worker that has ended."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """From the fork server: the new worker's pid, or the ended worker's exit code."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """The rank is up and its process group is made (or left to the cell)."""
 

@@ -31,8 +31,7 @@ MAX_SEED = 2**32 - 2**16  # seed + rank stays in numpy's range (below 2**32) for
 # torch counts timeouts in whole milliseconds and adds them to a clock that must not overflow.
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 1e9
 
-START_METHODS = ("auto", "fork")  # those that are built
-PLANNED_START_METHODS = ("forkserver", "spawn")  # known names, refused as not built yet
+START_METHODS = ("auto", "fork", "forkserver", "spawn")
 
 NEXT_STEP = "%%distributed? shows all options."
 
@@ -206,7 +205,7 @@ class Options:
         allowed="a backend of the installed torch, or one for each device type: cpu:gloo,cuda:nccl",
         default_help="nccl on CUDA, gloo on CPU")
     start_method: str = choice(
-        "auto", "how the ranks' processes are started", *START_METHODS, planned=PLANNED_START_METHODS)
+        "auto", "how the ranks' processes are started", *START_METHODS)
     output: tuple[str, ...] | None = option(
         None, "bring back exactly these names, from rank 0", _names,
         short="-o", metavar="a,b", example=("model", "losses"),

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "nbdist"
 
 ROWS = (
     {"errors"},
-    {"options", "messages", "devices", "forksafety"},
+    {"options", "messages", "devices", "forksafety", "shell"},
     {"cell", "channel"},
     {"values", "state"},
     {"training", "views", "digits"},
@@ -293,7 +293,7 @@ OWN, BELOW = "from its own row", "from a row below"
         ("worker/main.py", "from .. import start", "'worker' (row 6) imports 'start' (row 7)"),
         ("views/text.py", "from nbdist import digits", f"'views' (row 5) imports 'digits' (row 5), {OWN}"),
         ("cell.py", FOR_TYPES + "import nbdist.start", f"imports 'start' (row 7), {BELOW}"),
-        ("cell.py", FOR_TYPES + "pass\nelse:\n    import nbdist.channel", f"imports 'channel' (row 3), {OWN}"),
+        ("cell.py", FOR_TYPES + "pass\nelse:\n    from . import channel", f"'channel' (row 3), {OWN}"),
         ("session.py", "import nbdist", "imports '__init__'"),
         ("session.py", "from nbdist import launch", "imports '__init__'"),
         ("helpers.py", "", "'helpers' has no row"),

@@ -12,26 +12,22 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from nbdist.channel import Channel
 from nbdist.errors import ChannelError, ValueLost
 from nbdist.messages import Assignment, Leave, Parcel, Run, SendAgain
 from nbdist.session.logs import RunLogs
 from nbdist.session.monitor import Arrived, Broken, Interrupted, Monitor, Note, Show
 from nbdist.session.store import Meeting
-from nbdist.start.fork import fork_workers
+from nbdist.start import start_workers
+from nbdist.start.birth import Birth
 from nbdist.start.worker import Worker
 from nbdist.state import RunState
 from nbdist.values.landing import Landed, land
 from nbdist.values.parcel import unpack
-from nbdist.values.twins import Twins
 from nbdist.views.screen import Screen
 from nbdist.views.text import TextView
-from nbdist.worker.main import run_rank
-from nbdist.worker.work import Wanted, Work
 
 # After a rank has failed: how long the others may still tell of a failure of their own, and how
 # long an interrupted rank has to hand over what it has.
@@ -47,15 +43,11 @@ class Ranks:
 
     Args:
         assignments: one per rank; `devices.resolve` chose the devices.
-        twins: the notebook's objects, which a forked rank shares.
         screen: where text and displays go.
         view: makes the text view of each run.
     """
 
-    def __init__(
-        self, assignments: Sequence[Assignment], twins: Twins, screen: Screen, view: Callable[[str], TextView]
-    ):
-        self._twins = twins
+    def __init__(self, assignments: Sequence[Assignment], screen: Screen, view: Callable[[str], TextView]):
         self._screen = screen
         self._make_view = view
         self._meeting = Meeting(len(assignments))
@@ -69,15 +61,15 @@ class Ranks:
         self.logs = RunLogs(len(assignments))
         self.interrupted = False
 
-    def start(self, work: Work | None, wanted: Wanted) -> None:
-        """Fork the workers; they begin with `work`.
+    def start(self, method: str, birth: Birth, *, with_ipython: bool) -> None:
+        """Start the workers by a start method; they begin with the work they are born to.
 
         Raises:
-            LaunchError: they cannot be forked; nothing is left behind.
+            LaunchError: they cannot be started; nothing is left behind.
         """
-        live = partial(_live, twins=self._twins, wanted=wanted, work=work)
+        self._twins = birth.twins
         try:
-            self._workers = fork_workers(self._assignments, live)
+            self._workers = start_workers(method, self._assignments, birth, with_ipython=with_ipython)
         except BaseException:
             self._meeting.close()
             raise
@@ -247,9 +239,3 @@ class Ranks:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
-
-
-def _live(
-    assignment: Assignment, channel: Channel, *, twins: Twins, wanted: Wanted, work: Work | None
-) -> None:
-    run_rank(assignment, channel, twins, wanted, work)

@@ -14,7 +14,10 @@ from nbdist.devices import as_local, resolve, this_machine
 from nbdist.errors import OptionError, RunInterrupted, SessionError
 from nbdist.messages import Assignment
 from nbdist.options import Options, from_keywords
+from nbdist.session.method import choose_method
 from nbdist.session.ranks import Ranks
+from nbdist.shell import current_shell
+from nbdist.start.birth import Birth
 from nbdist.state import RunState
 from nbdist.values.graph import load_error
 from nbdist.values.landing import Landed
@@ -23,7 +26,7 @@ from nbdist.values.twins import Twins, reached, twins_of
 from nbdist.views.failure import failure_of
 from nbdist.views.screen import Screen, is_watched
 from nbdist.views.text import TextView
-from nbdist.worker.work import CallWork, CellWork, Wanted, Work
+from nbdist.worker.work import SHELLS_OWN, CallWork, CellWork, Wanted, Work
 
 
 def assignments_for(options: Options) -> list[Assignment]:
@@ -60,21 +63,16 @@ class RichValue:
         return str(self._data.get("text/plain", ""))
 
 
-def _shell() -> Any:
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython is not None else None
-
-
 def _namespace(shell: Any) -> dict[str, Any]:
     namespace: dict[str, Any] = shell.user_ns if shell is not None else sys.modules["__main__"].__dict__
     return namespace
 
 
-def _open(options: Options, shell: Any, twins: Twins) -> Ranks:
+def _open(options: Options, shell: Any) -> Ranks:
     assignments = assignments_for(options)
     batch = not is_watched(shell)
     view = partial(_text_view, len(assignments), batch, options.logs)
-    return Ranks(assignments, twins, Screen(shell), view)
+    return Ranks(assignments, Screen(shell), view)
 
 
 def _text_view(world_size: int, batch: bool, logs: Any, folder: str) -> TextView:
@@ -85,11 +83,13 @@ def _run_once(work: Work, options: Options, shell: Any, *, show_result: bool) ->
     """Start ranks for one piece of work, bring back what it did, and end them."""
     import torch.distributed  # noqa: F401  before the fork: once here instead of once in each rank
 
-    twins = twins_of(reached(_namespace(shell), _roots(work, options), work.objects))
+    found = reached(_namespace(shell), _roots(work, options), work.objects)
     wanted = Wanted(output=options.output, gather=options.gather)
-    ranks = _open(options, shell, twins)
+    birth = Birth(found=found, twins=twins_of(found), work=work, wanted=wanted)
+    ranks = _open(options, shell)
+    method = choose_method(options.start_method, birth, Screen(shell))
     with ranks.answering_interrupts():
-        ranks.start(work, wanted)
+        ranks.start(method, birth, with_ipython=shell is not None)
         try:
             state = ranks.follow(lambda state: state.settled)
             landed = ranks.bring_back()
@@ -97,12 +97,12 @@ def _run_once(work: Work, options: Options, shell: Any, *, show_result: bool) ->
         finally:
             ranks.stop()
     _report(landed, ranks, Screen(shell))
-    _raise_failure(state, ranks, twins)
+    _raise_failure(state, ranks, birth.twins)
     return RichValue(data) if data is not None and show_result else landed.result
 
 
 def _roots(work: Work, options: Options) -> set[str]:
-    return {*work.reads, *(options.output or ()), *options.gather}
+    return {*work.reads, *(options.output or ()), *options.gather} - SHELLS_OWN
 
 
 def _report(landed: Landed, ranks: Ranks, screen: Screen) -> None:
@@ -168,7 +168,7 @@ def launch(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
     """
     if not callable(function):
         raise OptionError(f"launch({function!r}): not callable. Pass a function, then its arguments.")
-    return _run_once(CallWork(function, args), from_keywords(**options), _shell(), show_result=False)
+    return _run_once(CallWork(function, args), from_keywords(**options), current_shell(), show_result=False)
 
 
 class Session:
@@ -185,7 +185,7 @@ class Session:
 
     def __init__(self, **options: Any):
         self._options = from_keywords(**options)
-        self._shell = _shell()
+        self._shell = current_shell()
         self._ranks: Ranks | None = None
 
     def __enter__(self) -> Session:
@@ -210,10 +210,14 @@ class Session:
             raise SessionError(
                 "This session has been started already. Call stop() first, or make another Session."
             )
-        self._twins = twins_of(reached(_namespace(self._shell), ()))
-        ranks = _open(self._options, self._shell, self._twins)
+        found = reached(_namespace(self._shell), ())
+        wanted = Wanted(results=True, by_value=True, output=())
+        birth = Birth(found=found, twins=twins_of(found), work=None, wanted=wanted)
+        self._twins = birth.twins
+        ranks = _open(self._options, self._shell)
+        method = choose_method(self._options.start_method, birth, Screen(self._shell))
         with ranks.answering_interrupts():
-            ranks.start(None, Wanted(results=True, by_value=True, output=()))
+            ranks.start(method, birth, with_ipython=self._shell is not None)
             self._ranks = ranks
             state = ranks.follow(lambda state: not any(rank.phase == "starting" for rank in state.ranks))
             self._end_if_failed(ranks, state)

@@ -9,35 +9,37 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NoReturn
 
-from nbdist.channel import Channel, channel_pair
+from nbdist.channel import channel_pair
 from nbdist.errors import LaunchError
-from nbdist.forksafety import fork_gate, heal, unsafe_reason
+from nbdist.forksafety import fork_gate, heal
 from nbdist.messages import Assignment
-from nbdist.start.worker import Worker
+from nbdist.start.birth import Birth
+from nbdist.start.worker import Worker, open_pipes
 from nbdist.worker.afterfork import become_rank
+from nbdist.worker.main import run_rank
 
 _SETUP_FAILED = 70  # EX_SOFTWARE
 
 
-def fork_workers(
-    assignments: Sequence[Assignment], live: Callable[[Assignment, Channel], None]
-) -> list[Worker]:
+def fork_workers(assignments: Sequence[Assignment], birth: Birth) -> list[Worker]:
     """Fork one worker per assignment, one after another, each a direct child.
 
-    Args:
-        live: what a worker does with its life; when it returns, the process ends with code 0.
-
     Raises:
-        LaunchError: this thread or this process must not fork.
+        LaunchError: this thread must not fork, or the system allows no more processes.
     """
-    _check_may_fork()
+    if threading.current_thread() is not threading.main_thread():
+        raise LaunchError(
+            "Ranks are forked from the kernel's main thread, and this is another one "
+            f"({threading.current_thread().name}). Run the cell in the notebook itself."
+        )
     workers: list[Worker] = []
     try:
         with _quiet_fork_warning():
             for assignment in assignments:
-                workers.append(_fork(assignment, live))
+                workers.append(_fork(assignment, birth))
     except OSError as error:
         for worker in workers:
             worker.kill()
@@ -50,20 +52,6 @@ def fork_workers(
     return workers
 
 
-def _check_may_fork() -> None:
-    if threading.current_thread() is not threading.main_thread():
-        raise LaunchError(
-            "Ranks are forked from the kernel's main thread, and this is another one "
-            f"({threading.current_thread().name}). Run the cell in the notebook itself."
-        )
-    reason = unsafe_reason()
-    if reason is not None:
-        raise LaunchError(
-            f"--start-method fork: {reason}. "
-            "Restart the kernel, and run the cells that use the GPU under %%distributed."
-        )
-
-
 @contextlib.contextmanager
 def _quiet_fork_warning() -> Iterator[None]:
     """Python 3.12 warns of any fork in a process with threads; the fork gate is our answer to that."""
@@ -72,9 +60,9 @@ def _quiet_fork_warning() -> Iterator[None]:
         yield
 
 
-def _fork(assignment: Assignment, live: Callable[[Assignment, Channel], None]) -> Worker:
+def _fork(assignment: Assignment, birth: Birth) -> Worker:
     kernel_end, worker_end = channel_pair()
-    pipes = [os.pipe(), os.pipe()]
+    (out, out_end), (err, err_end) = open_pipes()
     kernel_pid = os.getpid()
     random_state = random.getstate()
     sys.stdout.flush()
@@ -84,34 +72,40 @@ def _fork(assignment: Assignment, live: Callable[[Assignment, Channel], None]) -
         pid = os.fork()
     if pid == 0:
         random.setstate(random_state)  # Python seeds it anew in every forked child
-        _be_worker(assignment, live, worker_end, pipes, kernel_pid)
+        be_worker(
+            lambda: run_rank(assignment, worker_end, birth.twins, birth.wanted, birth.work),
+            kernel_pid,
+            stdout_fd=out_end,
+            stderr_fd=err_end,
+            keep=[worker_end.fileno()],
+        )
     worker_end.close()
-    for _, write_end in pipes:
-        os.close(write_end)
-    for read_end, _ in pipes:
-        os.set_blocking(read_end, False)
+    os.close(out_end)
+    os.close(err_end)
     return Worker(
         rank=assignment.rank,
         pid=pid,
         pidfd=os.pidfd_open(pid),
         channel=kernel_end,
-        stdout_fd=pipes[0][0],
-        stderr_fd=pipes[1][0],
+        stdout_fd=out,
+        stderr_fd=err,
     )
 
 
-def _be_worker(
-    assignment: Assignment,
-    live: Callable[[Assignment, Channel], None],
-    channel: Channel,
-    pipes: list[tuple[int, int]],
-    kernel_pid: int,
-) -> None:
-    """The child's side; it must never return into the kernel's code."""
+def be_worker(
+    live: Callable[[], None], parent_pid: int, *, stdout_fd: int, stderr_fd: int, keep: Collection[int]
+) -> NoReturn:
+    """A worker's whole life; it never returns into the code that started it.
+
+    Args:
+        live: what it does.
+        parent_pid: the process that it must not outlive.
+        keep: descriptors of its own, beside the two pipes.
+    """
     code = _SETUP_FAILED
     try:
-        become_rank(kernel_pid, pipes[0][1], pipes[1][1], keep=[channel.fileno()])
-        live(assignment, channel)
+        become_rank(parent_pid, stdout_fd, stderr_fd, keep)
+        live()
         code = 0
     except BaseException:  # noqa: BLE001  the last frame of this process: report and end
         os.write(2, traceback.format_exc().encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nbdist.channel import Channel
@@ -12,15 +13,40 @@ from nbdist.channel import Channel
 _GONE_WITHOUT_TRACE = 255
 
 
+def reap_child(pid: int) -> int:
+    """Collect an ended child of this process, and end what it left running in its process group.
+
+    Returns:
+        Its exit code; minus the signal's number for a signal.
+    """
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        # Not reaped yet, so the number cannot be anybody else's.
+        with contextlib.suppress(ProcessLookupError):  # it ended before it had a session
+            os.killpg(pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # the notebook's own code waited for all children
+        return _GONE_WITHOUT_TRACE
+
+
+def open_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
+    """Pipes for a worker's descriptors 1 and 2, as (read end, write end); the read ends do not block."""
+    out, err = os.pipe(), os.pipe()
+    for read_end, _ in (out, err):
+        os.set_blocking(read_end, False)
+    return out, err
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One worker process, a direct child of this one.
+    """One worker process.
 
     Attributes:
         pidfd: readable once the process has ended.
         channel: this side's end of its messages.
         stdout_fd: read end of the pipe on its descriptor 1; non-blocking.
         stderr_fd: the same for descriptor 2.
+        reaper: collects it, in its parent process.
     """
 
     rank: int
@@ -29,6 +55,7 @@ class Worker:
     channel: Channel
     stdout_fd: int
     stderr_fd: int
+    reaper: Callable[[int], int] = reap_child
 
     def interrupt(self) -> None:
         """Send SIGINT to the worker alone."""
@@ -45,19 +72,12 @@ class Worker:
             return
 
     def reap(self) -> int:
-        """Collect the ended process, and end what it left running in its session's process group.
+        """Collect the ended process, and end what it left running in its process group.
 
         Returns:
             Its exit code; minus the signal's number for a signal.
         """
-        try:
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-            # Not reaped yet, so the number cannot be anybody else's.
-            with contextlib.suppress(ProcessLookupError):  # it ended before it had a session
-                os.killpg(self.pid, signal.SIGKILL)
-            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        except ChildProcessError:  # the notebook's own code waited for all children
-            return _GONE_WITHOUT_TRACE
+        return self.reaper(self.pid)
 
     def close(self) -> None:
         """Give back the descriptors of a worker that has been reaped."""

@@ -24,9 +24,20 @@ _ALIGN_BYTES = 64
 
 
 def pack(
-    values: Mapping[str, Any], twins: Twins, *, definitions_only: bool = False
+    values: Mapping[str, Any],
+    twins: Twins,
+    *,
+    definitions_only: bool = False,
+    echo: Mapping[int, Any] | None = None,
 ) -> tuple[Parcel, int, dict[str, str]]:
     """Pack values into a new memory file.
+
+    Args:
+        values: by key.
+        twins: objects that stand for themselves.
+        definitions_only: of those, only functions and classes.
+        echo: objects by key; those that turn out to be parts of the values are listed under the key
+            ``twins``, so that the reader learns which of its objects is which.
 
     Returns:
         The layout, the file's descriptor (the caller owns it), and for each key that cannot be
@@ -36,18 +47,34 @@ def pack(
     while True:
         stream = io.BytesIO()
         pickler = GraphPickler(stream, twins, definitions_only=definitions_only)
-        frames = []
-        for key in [key for key in values if key not in lost]:
-            start = stream.tell()
-            dumped = call_foreign(partial(pickler.dump, values[key]))
-            if isinstance(dumped, Refusal):
-                lost[key] = dumped.reason
-                break
-            frames.append((key, start, stream.tell()))
-        else:
+        frames: list[tuple[str, int, int]] = []
+        failed = _dump_all({k: v for k, v in values.items() if k not in lost}, pickler, stream, frames)
+        if not failed:
+            if echo is not None:
+                _dump_all({"twins": _packed_of(echo, pickler)}, pickler, stream, frames)
             parcel, fd = _write(stream.getbuffer(), frames, pickler.buffers)
             return parcel, fd, lost
         # A dump that failed half-way has spoilt the memo: begin again without that value.
+        lost |= failed
+
+
+def _dump_all(
+    values: Mapping[str, Any], pickler: GraphPickler, stream: io.BytesIO, frames: list[tuple[str, int, int]]
+) -> dict[str, str]:
+    """Dump values until one fails; that one's key and reason, if any."""
+    for key, value in values.items():
+        start = stream.tell()
+        dumped = call_foreign(partial(pickler.dump, value))
+        if isinstance(dumped, Refusal):
+            return {key: dumped.reason}
+        frames.append((key, start, stream.tell()))
+    return {}
+
+
+def _packed_of(objects: Mapping[int, Any], pickler: GraphPickler) -> dict[int, Any]:
+    memo: Any = pickler.memo
+    packed = memo.copy()
+    return {key: obj for key, obj in objects.items() if id(obj) in packed}
 
 
 def _write(
@@ -77,20 +104,23 @@ def unpack(parcel: Parcel, fd: int, twins: Twins) -> dict[str, Any]:
         ValueLost: ``key`` names the value that cannot be read, and why. The rest of
             the graph cannot be trusted then: ask the rank to send again without that value.
     """
+    return dict(unpack_each(parcel, fd, twins))
+
+
+def unpack_each(parcel: Parcel, fd: int, twins: Twins) -> Iterator[tuple[str, Any]]:
+    """Read one value after another, as `unpack` does, in the order in which they were packed."""
     if parcel.size_bytes == 0:
-        return {}
+        return
     memory = memoryview(
         mmap.mmap(fd, parcel.size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     )
     stream = io.BytesIO(memory[: max((end for _, _, end in parcel.frames), default=0)])
     unpickler = GraphUnpickler(stream, twins, _views(memory, parcel))
-    values = {}
     for key, _, _ in parcel.frames:
         loaded = call_foreign(unpickler.load)
         if isinstance(loaded, Refusal):
             raise ValueLost(key, loaded.reason)
-        values[key] = loaded
-    return values
+        yield key, loaded
 
 
 def _views(memory: memoryview, parcel: Parcel) -> Iterator[memoryview]:

@@ -112,8 +112,9 @@ class Reached:
         names: the names that were followed, those that functions read included.
     """
 
-    def __init__(self, namespace: dict[str, Any]):
+    def __init__(self, namespace: dict[str, Any], without: Iterable[str] = ()):
         self.namespace = namespace
+        self._without = frozenset(without)
         self.objects: dict[int, Any] = {}
         self.labels: dict[int, str] = {}
         self.names: set[str] = set()
@@ -132,8 +133,8 @@ class Reached:
                 todo.extend(self._new_names(names_read_by(obj)))
 
     def _new_names(self, names: Iterable[str]) -> list[tuple[str, Any]]:
-        new = [name for name in names if name in self.namespace and name not in self.names]
-        self.names.update(new)
+        new = set(names) & self.namespace.keys() - self.names - self._without
+        self.names |= new
         return [(name, self.namespace[name]) for name in new]
 
     def follow_names(self, names: Iterable[str]) -> None:
@@ -154,10 +155,13 @@ def is_notebooks(obj: object, namespace: dict[str, Any]) -> bool:
 
 
 def reached(
-    namespace: dict[str, Any], names: Iterable[str], others: Mapping[str, Any] | None = None
+    namespace: dict[str, Any],
+    names: Iterable[str],
+    others: Mapping[str, Any] | None = None,
+    without: Iterable[str] = (),
 ) -> Reached:
-    """Everything that names, and further objects, lead to."""
-    found = Reached(namespace)
+    """Everything that names, and further objects, lead to; names in `without` lead nowhere."""
+    found = Reached(namespace, without)
     found.follow_names(names)
     for label, obj in (others or {}).items():
         found.follow(label, obj)

@@ -31,7 +31,7 @@ def become_rank(kernel_pid: int, stdout_fd: int, stderr_fd: int, keep: Collectio
         keep: further descriptors that stay as they are.
     """
     os.setsid()
-    _end_with(kernel_pid)
+    end_with(kernel_pid)
     _reset_signals()
     os.dup2(stdout_fd, 1)
     os.dup2(stderr_fd, 2)
@@ -40,8 +40,8 @@ def become_rank(kernel_pid: int, stdout_fd: int, stderr_fd: int, keep: Collectio
     gc.freeze()
 
 
-def _end_with(kernel_pid: int) -> None:
-    """Have Linux kill this process when the kernel's main thread ends, SIGKILL included."""
+def end_with(kernel_pid: int) -> None:
+    """Have Linux kill this process when its parent's forking thread ends, SIGKILL included."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != kernel_pid:  # it ended before the call above

@@ -6,23 +6,22 @@ the notebook's object, ``gather:x`` is this rank's entry of a list, ``result`` i
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from nbdist.messages import Finished, Values
+from nbdist.shell import current_shell
 from nbdist.values.parcel import pack
 from nbdist.values.twins import Twins
-from nbdist.worker.work import Done, Wanted
-
-# IPython keeps these for itself; a rank's history is not the notebook's.
-_SHELL_NAMES = frozenset(
-    "_ __ ___ _i _ii _iii _ih _oh _dh In Out exit quit get_ipython _exit_code __builtins__".split()
-)
+from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 
 
 def _is_shells(name: str) -> bool:
-    return name in _SHELL_NAMES or (name.startswith("_") and name.lstrip("_i").isdigit())
+    return (
+        name in SHELLS_OWN
+        or name in ("_", "__", "___")
+        or (name.startswith("_") and name.lstrip("_i").isdigit())
+    )
 
 
 def _bound(twins: Twins, wanted: Wanted) -> dict[str, Any]:
@@ -83,8 +82,7 @@ def _title(key: str, twins: Twins) -> str:
 
 def _rich(value: Any) -> Mapping[str, Any]:
     """A value's rich display, for a front end that will not have the value itself."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    shell = current_shell()
     if shell is None:
         return {"text/plain": repr(value)}
     data: Mapping[str, Any] = shell.display_formatter.format(value)[0]

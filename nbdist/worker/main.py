@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 from nbdist.channel import Channel
 from nbdist.errors import ChannelEnded, Failure
 from nbdist.messages import Assignment, Leave, Ready, Run, SendAgain
+from nbdist.shell import current_shell
 from nbdist.values.graph import dump_error
 from nbdist.values.parcel import unpack
 from nbdist.values.twins import Twins
@@ -65,10 +65,11 @@ class Rank:
         self._outbox.flush()
 
     def _get_ready(self) -> Done:
-        if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+        shell = current_shell()
+        if shell is not None:
             from nbdist.worker.notebook import take_over
 
-            take_over(sys.modules["IPython"].get_ipython(), self._outbox)
+            take_over(shell, self._outbox)
         share_cores(self._assignment.world_size)
         Group(self._assignment).set_up()
         if self._assignment.seed is not None:

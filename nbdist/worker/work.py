@@ -5,7 +5,6 @@ Work ends in a `Done`: what happened, the exception if there was one, and the va
 
 from __future__ import annotations
 
-import sys
 import traceback
 import types
 from collections.abc import Callable, Mapping
@@ -14,6 +13,10 @@ from typing import Any, Protocol
 
 from nbdist.cell import Cell
 from nbdist.messages import Outcome
+from nbdist.shell import current_shell
+
+SHELLS_OWN = frozenset("_i _ii _iii _ih _oh _dh In Out exit quit get_ipython _exit_code __builtins__".split())
+"""Names of a namespace that belong to its IPython: a rank's history is not the notebook's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +130,7 @@ def formatted(error: BaseException) -> list[str]:
     tail = error.__traceback__
     while tail is not None and tail.tb_next is not None and _is_ours(tail):
         tail = tail.tb_next
-    shell = _shell()
+    shell = current_shell()
     if shell is None:
         return "".join(traceback.format_exception(type(error), error, tail)).splitlines()
     lines: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, tail, tb_offset=0)
@@ -137,11 +140,6 @@ def formatted(error: BaseException) -> list[str]:
 def _is_ours(step: types.TracebackType) -> bool:
     module = str(step.tb_frame.f_globals.get("__name__", ""))
     return module.partition(".")[0] == "nbdist"
-
-
-def _shell() -> Any:
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython is not None else None
 
 
 def line_in(error: BaseException, filename: str) -> int | None:

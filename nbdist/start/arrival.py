@@ -1,0 +1,46 @@
+"""The worker's side of start methods other than ``fork``: a process that was never the kernel."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from typing import Any
+
+from nbdist.channel import Channel
+from nbdist.messages import Begin
+from nbdist.start.luggage import unpack_luggage
+from nbdist.worker.main import run_rank
+
+
+def make_main(with_ipython: bool) -> None:
+    """Give this process a ``__main__`` like the notebook's, and an IPython if the notebook is one."""
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    if with_ipython:
+        from IPython.core.interactiveshell import InteractiveShell
+        from traitlets.config import Config
+
+        # The notebook keeps the history; a database of our own would only be written for nothing.
+        config = Config({"HistoryManager": {"enabled": False}})
+        InteractiveShell.instance(config=config, user_module=main)
+
+
+def arrive(channel: Channel) -> None:
+    """Receive the luggage and be a rank."""
+    begin = channel.receive()
+    assert isinstance(begin, Begin)
+    namespace: dict[str, Any] = sys.modules["__main__"].__dict__
+    unpacked = unpack_luggage(begin.parcel, channel.take_fd(), namespace)
+    _follow_matplotlib()
+    run_rank(begin.assignment, channel, unpacked.twins, unpacked.wanted, unpacked.work)
+
+
+def _follow_matplotlib() -> None:
+    """Figures are shown where the notebook shows them: at the end of the cell."""
+    if "inline" not in os.environ.get("MPLBACKEND", "") or "matplotlib" not in sys.modules:
+        return
+    from IPython import get_ipython
+    from matplotlib_inline.backend_inline import configure_inline_support
+
+    configure_inline_support(get_ipython(), "inline")

@@ -1,0 +1,145 @@
+"""Start method ``forkserver``: workers are forked from a clean process that has torch loaded.
+
+The server is started without a fork of the kernel, so what the kernel did to CUDA is not in it. It
+starts once, ahead of need where the kernel is known to be unsafe, and serves every later launch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing.util import spawnv_passfds
+
+from nbdist.channel import Channel, channel_pair
+from nbdist.errors import ChannelError, LaunchError
+from nbdist.messages import Answer, Assignment, Begin, ForkOne, Ready, ReapOne
+from nbdist.start.birth import Birth
+from nbdist.start.luggage import pack_luggage
+from nbdist.start.worker import Worker, open_pipes
+
+_GONE_WITHOUT_TRACE = 255
+
+
+class ForkServer:
+    """The kernel's handle on the server process.
+
+    Args:
+        with_ipython: whether ranks need an IPython.
+    """
+
+    def __init__(self, *, with_ipython: bool):
+        self._lock = threading.Lock()
+        self._channel, theirs = channel_pair()
+        fd = theirs.fileno()
+        words = [
+            sys.executable,
+            "-m",
+            "nbdist.start.server",
+            str(fd),
+            str(os.getpid()),
+            str(int(with_ipython)),
+        ]
+        self.pid: int = spawnv_passfds(
+            os.fsencode(sys.executable), [os.fsencode(word) for word in words], [fd]
+        )
+        theirs.close()
+        self._ready = False
+
+    def fork(self) -> tuple[int, Channel, tuple[int, int]]:
+        """Have a worker forked: its pid, our end of its channel, and the read ends of its pipes.
+
+        Raises:
+            ChannelError: the server has ended.
+        """
+        ours, theirs = channel_pair()
+        (out, out_end), (err, err_end) = open_pipes()
+        fds = [theirs.fileno(), out_end, err_end]
+        try:
+            pid = self._ask(ForkOne(), fds)
+        except ChannelError:
+            ours.close()
+            os.close(out)
+            os.close(err)
+            raise
+        finally:
+            theirs.close()
+            os.close(out_end)
+            os.close(err_end)
+        return pid, ours, (out, err)
+
+    def reap(self, pid: int) -> int:
+        """The exit code of a worker that has ended."""
+        try:
+            return self._ask(ReapOne(pid=pid), ())
+        except ChannelError:  # the server is gone, and its children with it
+            return _GONE_WITHOUT_TRACE
+
+    def _ask(self, question: ForkOne | ReapOne, fds: Sequence[int]) -> int:
+        with self._lock:
+            self._channel.send(question, fds=fds)
+            while not isinstance(answer := self._channel.receive(), Answer):
+                assert isinstance(answer, Ready)
+            return answer.value
+
+    def stop(self) -> None:
+        """End the server, and with it the workers that it still has."""
+        self._channel.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+_servers: dict[str, ForkServer] = {}
+
+
+def warm_up(*, with_ipython: bool) -> ForkServer:
+    """The server of this process, started now if there is none; it loads torch by itself."""
+    if "server" not in _servers:
+        _servers["server"] = ForkServer(with_ipython=with_ipython)
+    return _servers["server"]
+
+
+def shut_down() -> None:
+    """End this process's server, if there is one."""
+    if "server" in _servers:
+        _servers.pop("server").stop()
+
+
+def forkserver_workers(
+    assignments: Sequence[Assignment], birth: Birth, *, with_ipython: bool
+) -> list[Worker]:
+    """Start one worker per assignment.
+
+    Raises:
+        LaunchError: a needed value cannot be sent, or the server does not serve.
+    """
+    luggage = pack_luggage(birth)
+    workers: list[Worker] = []
+    try:
+        server = warm_up(with_ipython=with_ipython)
+        for assignment in assignments:
+            pid, channel, (out, err) = server.fork()
+            workers.append(
+                Worker(
+                    rank=assignment.rank,
+                    pid=pid,
+                    pidfd=os.pidfd_open(pid),
+                    channel=channel,
+                    stdout_fd=out,
+                    stderr_fd=err,
+                    reaper=server.reap,
+                )
+            )
+            channel.send(Begin(assignment=assignment, parcel=luggage.parcel), fds=[luggage.fd])
+    except ChannelError as error:
+        shut_down()
+        for worker in workers:
+            worker.close()
+        raise LaunchError(
+            f"The fork server has ended: {error}. Run the cell again: it is started anew."
+        ) from error
+    finally:
+        os.close(luggage.fd)
+    return workers

@@ -1,0 +1,150 @@
+"""What a worker that is no fork of the kernel is given: the names that its work needs, once for all
+ranks in one shared-memory file, and the notebook's surroundings."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nbdist.errors import LaunchError
+from nbdist.messages import Parcel
+from nbdist.shell import current_shell
+from nbdist.start.birth import Birth
+from nbdist.values.parcel import pack, unpack_each
+from nbdist.values.twins import Reached, Twins, reached
+from nbdist.worker.work import Wanted, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Luggage:
+    """Packed by the kernel.
+
+    Attributes:
+        fd: the memory file; whoever has this owns it.
+        lost: names that stay in the kernel, with the reason.
+    """
+
+    parcel: Parcel
+    fd: int
+    names: tuple[str, ...]
+    lost: Mapping[str, str]
+
+
+def pack_luggage(birth: Birth) -> Luggage:
+    """Pack what `birth`'s work needs.
+
+    Raises:
+        LaunchError: the work itself, or a name that it certainly reads, cannot be pickled.
+    """
+    lost: dict[str, str] = {}
+    found = birth.found
+    while True:
+        names = {f"name:{name}": found.namespace[name] for name in sorted(found.names)}
+        values = {
+            "surroundings": _surroundings(),
+            **names,
+            "work": (birth.work, birth.wanted),
+            "labels": found.labels,
+        }
+        parcel, fd, failed = pack(values, _nobody(found), echo=found.objects)
+        if not failed:
+            return Luggage(parcel=parcel, fd=fd, names=tuple(sorted(found.names)), lost=lost)
+        os.close(fd)
+        lost |= {key.partition(":")[2] or key: reason for key, reason in failed.items()}
+        _check(lost, birth)
+        # Without these names, and without what only they lead to.
+        objects = birth.work.objects if birth.work is not None else {}
+        found = reached(found.namespace, birth.found.names - lost.keys(), objects, without=lost)
+
+
+def _nobody(found: Reached) -> Twins:
+    """The other side has none of our objects yet."""
+    return Twins(found.namespace, {}, {})
+
+
+def _check(lost: Mapping[str, str], birth: Birth) -> None:
+    """A value that the work needs must be there before anything starts. What the work assigns by
+    itself may be missing."""
+    way_out = "or use --start-method fork in a kernel that has not used CUDA"
+    if "work" in lost:
+        raise LaunchError(
+            f"The call cannot be sent to the ranks: {lost['work']}. Pass other values, {way_out}."
+        )
+    for name in sorted(lost):
+        if birth.work is None or name not in birth.work.assigns:
+            raise LaunchError(
+                f"{name} cannot be sent to the ranks, and the cell or a function that it calls reads it: "
+                f"{lost[name]}. Make {name} inside the cell, {way_out}."
+            )
+
+
+def _surroundings() -> dict[str, Any]:
+    """What a forked worker would have by itself."""
+    state: dict[str, Any] = {
+        "path": list(sys.path),
+        "argv": list(sys.argv),
+        "folder": os.getcwd(),
+        "environment": dict(os.environ),
+        "random": random.getstate(),
+    }
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    shell = current_shell()
+    if shell is not None:
+        state["cell_number"] = shell.displayhook.prompt_count
+    if numpy is not None:
+        state["numpy"] = numpy.random.get_state()
+    if torch is not None:
+        state["torch"] = torch.get_rng_state()
+        state["dtype"] = torch.get_default_dtype()
+    return state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacked:
+    """The luggage, in the worker."""
+
+    twins: Twins
+    work: Work | None
+    wanted: Wanted
+
+
+def unpack_luggage(parcel: Parcel, fd: int, namespace: dict[str, Any]) -> Unpacked:
+    """Settle in: the notebook's surroundings, and its names in `namespace`."""
+    values = {}
+    for key, value in unpack_each(parcel, fd, Twins(namespace, {}, {})):
+        kind, _, name = key.partition(":")
+        if key == "surroundings":
+            _settle(value)  # first of all: the rest is imported from the notebook's path
+        elif kind == "name":
+            namespace[name] = value
+        else:
+            values[key] = value
+    os.close(fd)
+    work, wanted = values["work"]
+    return Unpacked(twins=Twins(namespace, values["twins"], values["labels"]), work=work, wanted=wanted)
+
+
+def _settle(state: Mapping[str, Any]) -> None:
+    sys.path[:] = state["path"]
+    sys.argv[:] = state["argv"]
+    os.chdir(state["folder"])
+    os.environ.clear()
+    os.environ.update(state["environment"])
+    random.setstate(state["random"])
+    shell = current_shell()
+    if shell is not None and "cell_number" in state:
+        # IPython's versions count from different moments on: this holds for all.
+        shell.execution_count = state["cell_number"] + shell.execution_count - shell.displayhook.prompt_count
+    if "numpy" in state:
+        import numpy
+
+        numpy.random.set_state(state["numpy"])
+    if "torch" in state:
+        import torch
+
+        torch.set_rng_state(state["torch"])
+        torch.set_default_dtype(state["dtype"])

@@ -1,0 +1,53 @@
+"""The fork server's process: ``python -m nbdist.start.server FD KERNEL_PID WITH_IPYTHON``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from nbdist.channel import Channel, channel_of
+from nbdist.errors import ChannelEnded
+from nbdist.messages import Answer, ForkOne, Ready, ReapOne
+from nbdist.start.arrival import arrive, make_main
+from nbdist.start.fork import be_worker
+from nbdist.start.worker import reap_child
+from nbdist.worker.afterfork import end_with
+
+
+def main(fd: int, kernel_pid: int, with_ipython: bool) -> None:
+    """Serve until the kernel is gone."""
+    import torch.distributed  # noqa: F401  what every rank needs, loaded once for all
+
+    os.setsid()
+    end_with(kernel_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    make_main(with_ipython)
+    channel = channel_of(fd)
+    channel.send(Ready(pid=os.getpid()))
+    try:
+        while True:
+            question = channel.receive()
+            if isinstance(question, ForkOne):
+                channel.send(Answer(value=_fork(channel)))
+            elif isinstance(question, ReapOne):
+                channel.send(Answer(value=reap_child(question.pid)))
+    except ChannelEnded:
+        return
+
+
+def _fork(channel: Channel) -> int:
+    fds = [channel.take_fd() for _ in range(3)]
+    server_pid = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        be_worker(
+            lambda: arrive(channel_of(fds[0])), server_pid, stdout_fd=fds[1], stderr_fd=fds[2], keep=fds[:1]
+        )
+    for fd in fds:
+        os.close(fd)
+    return pid
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1")
