@@ -7,7 +7,8 @@ import sys
 from nbdist.errors import LaunchError
 from nbdist.forksafety import ForkSafety, this_process
 from nbdist.start.birth import Birth
-from nbdist.values.kinds import Buffer, kind_of
+from nbdist.values.kind import Buffer
+from nbdist.values.kinds import kind_of
 from nbdist.views.screen import Screen
 
 _MIB = 1 << 20
@@ -43,7 +44,7 @@ def _copied(birth: Birth) -> str:
     """What is sent to them: the large values by name and size."""
     buffers: dict[str, set[Buffer]] = {}
     for key, obj in birth.found.objects.items():
-        buffer = kind_of(obj).buffer(obj)
+        buffer = kind_of(obj).memory(obj)
         if buffer is not None:
             buffers.setdefault(birth.found.labels[key], set()).add(buffer)
     sizes = {name: sum(buffer.size_bytes for buffer in found) for name, found in buffers.items()}

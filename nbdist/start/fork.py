@@ -19,6 +19,7 @@ from nbdist.messages import Assignment
 from nbdist.start.birth import Birth
 from nbdist.start.worker import Worker, open_pipes
 from nbdist.worker.afterfork import become_rank
+from nbdist.worker.leaving import flush_files
 from nbdist.worker.main import run_rank
 
 _SETUP_FAILED = 70  # EX_SOFTWARE
@@ -35,6 +36,8 @@ def fork_workers(assignments: Sequence[Assignment], birth: Birth) -> list[Worker
             "Ranks are forked from the kernel's main thread, and this is another one "
             f"({threading.current_thread().name}). Run the cell in the notebook itself."
         )
+    # What the notebook's files hold in memory is the kernel's to write, once.
+    flush_files(birth.twins.known.values())
     workers: list[Worker] = []
     try:
         with _quiet_fork_warning():

@@ -107,7 +107,9 @@ class RankLoader:
         return getattr(self._serve(), name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_served": None}
+        # Running workers stay where they are; without any, the given loader itself travels.
+        given = self._given if self._given._iterator is None else _fresh_copy(self._given)
+        return {**self.__dict__, "_given": given, "_served": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

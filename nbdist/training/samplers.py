@@ -56,8 +56,6 @@ def share_sampler(sampler: Any, num_replicas: int, rank: int, seed: int) -> Dist
     Raises:
         OptionError: ``sampler`` is not one of torch's.
     """
-    if isinstance(sampler, DistributedSampler):
-        return sampler
     if type(sampler) is SequentialSampler:
         return DistributedSampler(sampler.data_source, num_replicas, rank, shuffle=False)  # type: ignore[arg-type]
     if type(sampler) is RandomSampler and _draws_each_once(sampler):

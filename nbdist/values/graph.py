@@ -17,7 +17,7 @@ from typing import Any
 import cloudpickle
 
 from nbdist.values.foreign import Refusal, call_foreign
-from nbdist.values.kinds import Buffer
+from nbdist.values.kind import Buffer
 from nbdist.values.twins import Twins, is_definition
 
 _IN_BAND_BYTES = 1 << 14
@@ -52,19 +52,40 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def persistent_id(self, obj: Any) -> Any:
         if obj is self._twins.namespace:
             return "namespace"
+        if type(obj).__name__ == "UntypedStorage":
+            return self._twins_storage(obj)
         key = self._twins.key_of(obj)
         return None if key is None or (self._definitions_only and not is_definition(obj)) else key
+
+    def _twins_storage(self, storage: Any) -> Any:
+        """A new tensor on the memory of one of the notebook's stays a view of it."""
+        if self._definitions_only or storage.device.type != "cpu" or not storage.nbytes():
+            return None
+        key = self._twins.key_at(Buffer(storage.data_ptr(), storage.nbytes()))
+        return None if key is None else ("storage", key)
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.FunctionType) and obj.__globals__ is self._twins.namespace:
             return _reduce_function(obj)
         if isinstance(obj, types.CellType):
-            return _make_cell, ()
+            return _make_cell, (), _cell_contents(obj), None, None, _fill_cell
         if "torch" in sys.modules:
             reduced = self._reduce_torch(obj)
             if reduced is not None:
                 return reduced
+        if "numpy" in sys.modules and isinstance(obj, sys.modules["numpy"].ndarray):
+            return self._reduce_view(obj)
         return super().reducer_override(obj)
+
+    def _reduce_view(self, array: Any) -> Any:
+        """A new array on the memory of one of the notebook's stays a view of it."""
+        base = array.base
+        if self._definitions_only or self._twins.key_of(base) is None or array.dtype.hasobject:
+            return NotImplemented
+        if type(array) is not type(base) or not base.flags.c_contiguous or not base.flags.writeable:
+            return NotImplemented
+        offset = array.ctypes.data - base.ctypes.data
+        return type(array), (array.shape, array.dtype, base, offset, array.strides)
 
     def _reduce_torch(self, obj: Any) -> Any:
         import torch
@@ -101,6 +122,8 @@ class GraphUnpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
         if pid == "namespace":
             return self._twins.namespace
+        if isinstance(pid, tuple):
+            return _storage_of(self._twins.known[pid[1]])
         return self._twins.known[pid]
 
 
@@ -119,10 +142,8 @@ def load_error(data: bytes, twins: Twins) -> BaseException | None:
 
 
 def _reduce_function(function: types.FunctionType) -> Any:
-    """A function on the notebook's own globals. Its cells are made empty and filled by its state,
-    so that functions that share a variable go on sharing it, and one may refer to itself."""
-    cells = function.__closure__ or ()
-    made = (function.__code__, function.__globals__, function.__name__, cells)
+    """A function on the notebook's own globals, with its cells: functions go on sharing a variable."""
+    made = (function.__code__, function.__globals__, function.__name__, function.__closure__ or ())
     attributes = {
         "__defaults__": function.__defaults__,
         "__kwdefaults__": function.__kwdefaults__,
@@ -131,8 +152,7 @@ def _reduce_function(function: types.FunctionType) -> Any:
         "__module__": function.__module__,
         "__doc__": function.__doc__,
     }
-    contents = tuple(_cell_contents(cell) for cell in cells)
-    return _make_function, made, (attributes, vars(function), contents), None, None, _fill_function
+    return _make_function, made, (attributes, vars(function)), None, None, _fill_function
 
 
 def _annotations(function: types.FunctionType) -> dict[str, Any]:
@@ -149,13 +169,10 @@ def _make_function(
 
 
 def _fill_function(function: types.FunctionType, state: Any) -> None:
-    attributes, own, contents = state
+    attributes, own = state
     for name, value in attributes.items():
         setattr(function, name, value)
     vars(function).update(own)
-    for cell, content in zip(function.__closure__ or (), contents, strict=True):
-        if content:
-            cell.cell_contents = content[0]
 
 
 def _make_cell() -> types.CellType:
@@ -167,6 +184,18 @@ def _cell_contents(cell: types.CellType) -> tuple[Any, ...]:
         return (cell.cell_contents,)
     except ValueError:  # an empty cell
         return ()
+
+
+def _fill_cell(cell: types.CellType, contents: tuple[Any, ...]) -> None:
+    if contents:
+        cell.cell_contents = contents[0]
+
+
+def _storage_of(owner: Any) -> Any:
+    """The storage of a tensor, or of a tensor on an array's memory."""
+    import torch
+
+    return (owner if isinstance(owner, torch.Tensor) else torch.from_numpy(owner)).untyped_storage()
 
 
 def _make_storage(data: Any) -> Any:

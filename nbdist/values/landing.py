@@ -38,8 +38,8 @@ def land(arrived: Mapping[int, Mapping[str, Any]], unbound: Iterable[str], twins
     landed = Landed()
     for key, value in arrived.get(0, {}).items():
         kind, _, name = key.partition(":")
-        if kind == "object":
-            _land_object(int(name), value, twins, landed)
+        if kind in ("object", "memory"):
+            _land_object(kind, int(name), value, twins, landed)
         elif kind == "name":
             twins.namespace[name] = value
             landed.names.append(name)
@@ -51,9 +51,10 @@ def land(arrived: Mapping[int, Mapping[str, Any]], unbound: Iterable[str], twins
     return landed
 
 
-def _land_object(key: int, portable: Any, twins: Twins, landed: Landed) -> None:
+def _land_object(kind: str, key: int, value: Any, twins: Twins, landed: Landed) -> None:
     """A twin whose own code refuses the change keeps its old content and is named."""
-    done = call_foreign(partial(twins.land, key, portable))
+    write = twins.land_memory if kind == "memory" else twins.land
+    done = call_foreign(partial(write, key, value))
     if isinstance(done, Refusal):
         landed.lost[f"{twins.labels[key]} (its new content)"] = done.reason
 

@@ -1,9 +1,11 @@
-"""Which memory a forked child has written since the fork, read from the kernel's page map.
+"""Which memory has been written since the ranks began.
 
-After a fork all private pages are shared between parent and child; the first write gives the
-writer a page of its own. Bit 56 of a page's entry in ``/proc/self/pagemap`` says "mapped by one
-process alone", so a single written byte is found exactly, for about 10 ms per GB. A page that
-other processes let go looks written too: that costs a needless copy and is never wrong.
+Large memory is not copied: after a fork all private pages are shared between parent and child, and
+the first write gives the writer a page of its own. Bit 56 of a page's entry in
+``/proc/self/pagemap`` says "mapped by one process alone", so a single written byte is found
+exactly, for about 10 ms per GB; for a private mapping of a shared file it is the same. A page that
+other processes let go looks written too: that costs a needless copy and is never wrong. Small memory
+shares its pages with other objects, so its bytes are kept and compared.
 """
 
 from __future__ import annotations
@@ -11,13 +13,44 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from nbdist.values.kinds import Buffer
+from nbdist.values.kind import Buffer
 
+_SMALL_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _ENTRY_BYTES = 8
 # The entry's last byte: bit 63 present, 62 swapped, 61 file page or shared memory, 56 exclusive.
 _SWAPPED, _FILE, _EXCLUSIVE = 0x40, 0x20, 0x01
 _WRITTEN = frozenset(b for b in range(256) if (b & _EXCLUSIVE and not b & _FILE) or b & _SWAPPED)
+
+
+class MemoryWatch:
+    """Watches stretches of this process's memory from the moment they are added."""
+
+    def __init__(self) -> None:
+        self._small: dict[Buffer, bytes] = {}
+        self._large: set[Buffer] = set()
+        self._written: set[Buffer] = set()
+
+    def add(self, buffer: Buffer) -> None:
+        """Watch from now on."""
+        if buffer.size_bytes <= _SMALL_BYTES:
+            self._small[buffer] = bytes(buffer.view())
+        else:
+            self._large.add(buffer)
+
+    def note_written(self) -> None:
+        """Look now; call it before the process forks children of its own.
+
+        A child such as a DataLoader worker maps the pages too, which hides from then on that this
+        process alone had written them.
+        """
+        self._written |= written(self._large - self._written)
+
+    def changed(self, buffer: Buffer) -> bool:
+        """Whether watched memory, which must still exist, has been written; call `note_written` before."""
+        if buffer in self._small:
+            return self._small[buffer] != bytes(buffer.view())
+        return buffer in self._written
 
 
 def written(buffers: Iterable[Buffer]) -> set[Buffer]:

@@ -9,16 +9,37 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from nbdist.cell import names_read_by
-from nbdist.values import pages
-from nbdist.values.kinds import ATOMS, Buffer, Content, Kind, kind_of
+from nbdist.values.foreign import Refusal, call_foreign
+from nbdist.values.kind import ATOMS, Buffer, Content, Kind
+from nbdist.values.kinds import kind_of
+from nbdist.values.pages import MemoryWatch
+
+_PIECE_BYTES = 1 << 20
 
 
 def is_definition(obj: object) -> bool:
     """Whether an object is a function or a class."""
     return isinstance(obj, (types.FunctionType, type))
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a rank changed of the notebook's objects, by their keys.
+
+    Attributes:
+        contents: what to send of those whose content is another.
+        memory: the bytes of those whose memory was written.
+        refused: why a changed content cannot be sent.
+    """
+
+    contents: dict[int, Any] = field(default_factory=dict)
+    memory: dict[int, memoryview] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
 
 
 class Twins:
@@ -39,55 +60,84 @@ class Twins:
         self.known = dict(known)
         self.labels = dict(labels)
         self._keys = {id(obj): key for key, obj in self.known.items()}
-        self._before: dict[int, tuple[Kind, Content]] = {}
-        self._buffers: dict[int, Buffer] = {}
-        self._written_before_forks: set[Buffer] = set()
+        self._before: dict[int, tuple[Kind, Content | Refusal]] = {}
+        self._memory: dict[int, Buffer] = {}
+        self._at: dict[Buffer, int] = {}
+        self._watch = MemoryWatch()
         for key, obj in self.known.items():
-            if not is_definition(obj) or key in self.labels:
+            if key in self.labels:
                 self._remember(key, obj)
 
     def _remember(self, key: int, obj: Any) -> None:
         kind = kind_of(obj)
-        self._before[key] = (kind, kind.content(obj))
-        buffer = kind.buffer(obj)
-        if buffer is not None:
-            self._buffers[key] = buffer
+        self._before[key] = (kind, call_foreign(partial(kind.content, obj)))
+        memory = call_foreign(partial(kind.memory, obj))
+        if isinstance(memory, Buffer):
+            self._memory[key] = memory
+            if self._at.setdefault(memory, key) == key:
+                self._watch.add(memory)
 
     def key_of(self, obj: object) -> int | None:
         """The key of one of the notebook's objects; None for any other."""
         return self._keys.get(id(obj))
 
+    def key_at(self, memory: Buffer) -> int | None:
+        """The key of an object of the notebook that this memory still belongs to."""
+        key = self._at.get(memory)
+        return key if key is not None and self._still_has(key) else None
+
+    def _still_has(self, key: int) -> bool:
+        return kind_of(self.known[key]).memory(self.known[key]) == self._memory[key]
+
     def watch_forks(self) -> None:
-        """Keep track of written memory while the rank forks children of its own.
+        """Keep track of written memory while the rank forks children of its own."""
+        os.register_at_fork(before=self._watch.note_written)
 
-        A child such as a DataLoader worker maps the rank's pages too, which hides from then on
-        that the rank alone had written them.
-        """
-        os.register_at_fork(before=self._note_written)
-
-    def _note_written(self) -> None:
-        self._written_before_forks |= pages.written(self._buffers.values())
-
-    def changed(self, within: Iterable[str] | None = None) -> dict[int, Any]:
-        """What to send for each object whose content is no longer what it was, by key.
+    def changes(self, within: Iterable[str] | None = None) -> Changes:
+        """What is no longer as it was.
 
         Args:
             within: only objects that the values of these names reach now; None for all.
         """
-        self._note_written()
+        self._watch.note_written()
         reachable = None if within is None else reached(self.namespace, within).objects.keys()
-        changes = {}
-        for key, (kind, before) in self._before.items():
-            obj = self.known[key]
-            if reachable is not None and id(obj) not in reachable:
-                continue
-            if not before.same_as(kind.content(obj)) or self._buffers.get(key) in self._written_before_forks:
-                changes[key] = kind.portable(obj)
-        return changes
+        found = Changes()
+        for key in self._before:
+            if reachable is None or id(self.known[key]) in reachable:
+                self._compare(key, found)
+        return found
+
+    def _compare(self, key: int, found: Changes) -> None:
+        obj = self.known[key]
+        kind, before = self._before[key]
+        after = call_foreign(partial(kind.content, obj))
+        if isinstance(after, Content) and not (isinstance(before, Content) and before.same_as(after)):
+            portable = call_foreign(partial(kind.portable, obj))
+            if isinstance(portable, Refusal):
+                found.refused[key] = portable.reason
+            else:
+                found.contents[key] = portable
+        memory = self._memory.get(key)
+        if (
+            memory is not None
+            and self._at[memory] == key
+            and self._still_has(key)
+            and self._watch.changed(memory)
+        ):
+            found.memory[key] = memory.view()
 
     def land(self, key: int, portable: Any) -> None:
-        """Write a change into the notebook's own object."""
+        """Write a changed content into the notebook's own object."""
         kind_of(self.known[key]).land(self.known[key], portable)
+
+    def land_memory(self, key: int, data: Any) -> None:
+        """Write changed bytes into the memory of the notebook's own object, if they differ."""
+        obj, mine = self.known[key], self._memory[key].view()
+        if not self._still_has(key) or len(mine) != len(data):
+            raise RuntimeError("it has another size in the notebook by now")
+        if not _equal(mine, memoryview(data)):
+            mine[:] = data
+            kind_of(obj).after_memory(obj)
 
     def bound(self) -> dict[str, Any]:
         """Names of the namespace that hold another object than before."""
@@ -101,6 +151,12 @@ class Twins:
     def unbound(self) -> list[str]:
         """Names that the namespace has lost."""
         return [name for name in self.names if name not in self.namespace]
+
+
+def _equal(mine: memoryview, theirs: memoryview) -> bool:
+    """Compare bytes a piece at a time: a memoryview's own comparison looks at each item singly."""
+    starts = range(0, len(mine), _PIECE_BYTES)
+    return all(bytes(mine[at : at + _PIECE_BYTES]) == bytes(theirs[at : at + _PIECE_BYTES]) for at in starts)
 
 
 class Reached:
@@ -128,7 +184,9 @@ class Reached:
                 continue
             self.objects[id(obj)] = obj
             self.labels[id(obj)] = label
-            todo.extend((label, part) for part in kind_of(obj).parts(obj))
+            parts = call_foreign(partial(kind_of(obj).parts, obj))
+            if not isinstance(parts, Refusal):
+                todo.extend((label, part) for part in parts)
             if isinstance(obj, types.FunctionType):
                 todo.extend(self._new_names(names_read_by(obj)))
 
@@ -148,9 +206,12 @@ class Reached:
 
 
 def is_notebooks(obj: object, namespace: dict[str, Any]) -> bool:
-    """False for functions and classes of imported modules: they travel by name."""
+    """False for functions and classes of imported modules: they travel by name.
+
+    A function made inside a library's function, such as a decorator's wrapper, has no such name.
+    """
     if isinstance(obj, types.FunctionType):
-        return obj.__globals__ is namespace
+        return obj.__globals__ is namespace or "<locals>" in obj.__qualname__ or hasattr(obj, "__wrapped__")
     return not isinstance(obj, type) or obj.__module__ == "__main__"
 
 

@@ -57,23 +57,21 @@ class Intake:
         self._latest: list[Run] = []
         self._latest_lines = self._latest_chars = 0
         self.flooded = False
+        """Only the latest lines are kept."""
 
     def admit(self, run: Run) -> Run | None:
         """The part of a run that may be put in line; the rest is kept or left out."""
         lines, chars = self._came_lines, self._came_chars
-        if self.charge(len(run.lines), sum(map(len, run.lines))):
+        self._came_lines += len(run.lines)
+        self._came_chars += sum(map(len, run.lines)) + len(run.lines)
+        covered = self._came_lines <= self._allowance.lines and self._came_chars <= self._allowance.chars
+        if covered and not self.flooded:
             return run
         admitted = 0 if self.flooded else self._room(run.lines, lines, chars)
         self.flooded = True
-        self._keep(run._replace(lines=run.lines[admitted:]))
+        if admitted < len(run.lines):
+            self._keep(run._replace(lines=run.lines[admitted:]))
         return run._replace(lines=run.lines[:admitted]) if admitted else None
-
-    def charge(self, lines: int, chars: int) -> bool:
-        """Count what came; whether the allowance still covers it."""
-        self._came_lines += lines
-        self._came_chars += chars
-        covered = self._came_lines <= self._allowance.lines and self._came_chars <= self._allowance.chars
-        return covered and not self.flooded
 
     def release(self) -> list[Run]:
         """What was kept, behind the gap that its loss left."""
@@ -95,7 +93,7 @@ class Intake:
         for line in lines[: self._allowance.lines - came_lines]:
             if came_chars >= self._allowance.chars:
                 break
-            came_chars += len(line)
+            came_chars += len(line) + 1
             admitted += 1
         return admitted
 

@@ -113,11 +113,11 @@ class LineAssembler:
             text, before = _visible(line, drawn_before)
             drawn_before = ""
             if before and _words(before) == _words(text):
-                runs.append(Run(self.kind, ["\r" + " ".join(_words(text))], _clipped(text)))
+                runs.append(Run(self.kind, ["\r" + " ".join(_words(text))], clipped(text)))
             elif runs and runs[-1].shown is None:
-                runs[-1].lines.append(_clipped(text))
+                runs[-1].lines.append(clipped(text))
             else:
-                runs.append(Run(self.kind, [_clipped(text)]))
+                runs.append(Run(self.kind, [clipped(text)]))
         return runs
 
 
@@ -142,7 +142,8 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(_ANSI.sub("", text))
 
 
-def _clipped(text: str) -> str:
+def clipped(text: str) -> str:
+    """A line, cut with a mark where it is longer than `LINE_BYTES`."""
     if len(text) <= LINE_BYTES // 4:
         return text
     data = text.encode("utf-8", "replace")

@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from nbdist.views.flood import BURST_BYTES, LATEST_CHARS, LATEST_LINES, PERIOD_S, TOTAL_BYTES, latest
-from nbdist.views.lines import DISPLAY, GAP, STDOUT
+from nbdist.views.lines import DISPLAY, GAP, LINE_BYTES, STDOUT, clipped
 
 RATE_BYTES_PER_S = 100_000
 """Jupyter's server drops output above 1 MB/s, and a front end is slow long before that."""
 
 _MOST_WAITING_BYTES = 10 * BURST_BYTES
 """More waits at no time, not even until the next `take`."""
+
+_MANY_DRAWS_CHARS = 10_000
 
 _ENOUGH_BYTES = BURST_BYTES // 2
 """A longer line goes out once there is room for this much: what it takes beyond is missing afterwards."""
@@ -63,6 +65,7 @@ class LiveOutlet:
         self._room_s = 0.0  # when there was so much room
         self._next_notice_s = 0.0
         self._line_is_open = False
+        self._skipping: set[int] = set()  # the streams on which the rest of a line that was cut may come
 
     def put(self, kind: int, text: str) -> None:
         """See `Outlet`."""
@@ -73,15 +76,22 @@ class LiveOutlet:
 
     def pass_on(self, kind: int, text: str) -> None:
         """Text for a stream as it comes, for a cell that shows one rank: parts of lines, returns."""
-        lines = text.split("\n")
-        if self._waiting and self._waiting[-1][0] == kind and self._waiting[-1][1][-1:] != "\n":
+        if kind in self._skipping:
+            _, newline, text = text.partition("\n")
+            if not newline:
+                return
+            self._skipping.remove(kind)
+        if self._waiting and self._waiting[-1][0] == kind and not self._waiting[-1][1].endswith("\n"):
             unfinished = self._waiting.pop()[1]
             self._waiting_bytes -= _size(unfinished)
-            lines[0] = unfinished + lines[0]
-        last = _overwritten(lines.pop())
-        for line in lines:
-            self.put(kind, f"{line}\n")
-        if last:
+            text = unfinished + text
+        for line in text.split("\n")[:-1]:
+            self.put(kind, clipped(_last_draw(line)) + "\n")
+        last = _last_draw(text[text.rfind("\n") + 1 :])
+        if len(last) > LINE_BYTES:
+            self._skipping.add(kind)
+            self.put(kind, clipped(last) + "\n")
+        elif last:
             self.put(kind, last)
 
     def show(self, display: object) -> None:
@@ -169,7 +179,7 @@ class BatchOutlet:
     def put(self, kind: int, text: str) -> None:
         """See `Outlet`."""
         size = _size(text)
-        self._is_full = self._is_full or self._room_bytes < min(size, _ENOUGH_BYTES)
+        self._is_full = self._is_full or self._room_bytes <= 0
         if not self._is_full:
             self._room_bytes -= size
             self._ready.append((kind, text))
@@ -228,6 +238,14 @@ def notice(lines: int, where: str) -> str:
     if lines == 1:
         return f"… 1 line not shown here: it is whole in {where}\n"
     return f"… {lines:,} lines not shown here: they are whole in {where}\n"
+
+
+def _last_draw(line: str) -> str:
+    """A line without what it has written over, where that is much."""
+    if len(line) <= _MANY_DRAWS_CHARS:
+        return line
+    begin = line.rstrip("\r").rfind("\r")
+    return line[max(0, begin) :]
 
 
 def _size(text: str) -> int:

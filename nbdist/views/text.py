@@ -180,6 +180,7 @@ class TextView:
         for run in self._intakes[rank].release():
             self._merger.push(rank, run, self._now_s)
         self._write_merged()
+
     def _complete(self, rank: int) -> bool:
         """Put in line all that is left of a rank; whether its last line has no end."""
         if self._intakes[rank].flooded:

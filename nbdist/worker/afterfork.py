@@ -18,6 +18,8 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
+from nbdist.worker.leaving import forget_exit_handlers
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -36,6 +38,7 @@ def become_rank(kernel_pid: int, stdout_fd: int, stderr_fd: int, keep: Collectio
     os.dup2(stdout_fd, 1)
     os.dup2(stderr_fd, 2)
     _replace_descriptors({1, 2, *keep})
+    forget_exit_handlers()
     _follow_multiprocessing()
     gc.freeze()
 

@@ -1,11 +1,13 @@
 """What a rank hands to the kernel when its work ends: names, changed objects, the result.
 
-Keys tell the kernel what a value is: ``name:x`` is bound to ``x``, ``object:ID`` is written into
-the notebook's object, ``gather:x`` is this rank's entry of a list, ``result`` is the work's value.
+Keys tell the kernel what a value is: ``name:x`` is bound to ``x``, ``object:KEY`` and ``memory:KEY``
+are written into the notebook's object, ``gather:x`` is this rank's entry of a list, ``result`` is the
+work's value.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,12 +32,16 @@ def _bound(twins: Twins, wanted: Wanted) -> dict[str, Any]:
     return {name: value for name, value in twins.bound().items() if not _is_shells(name)}
 
 
-def _of_first_rank(twins: Twins, wanted: Wanted) -> dict[str, Any]:
+def _of_first_rank(twins: Twins, wanted: Wanted) -> tuple[dict[str, Any], dict[str, str]]:
+    """What rank 0 hands over of the notebook, and what it cannot."""
     within = None if wanted.output is None else (*wanted.output, *wanted.gather)
-    return {
-        **{f"object:{key}": change for key, change in twins.changed(within).items()},
+    changes = twins.changes(within)
+    values = {
+        **{f"memory:{key}": pickle.PickleBuffer(memory) for key, memory in changes.memory.items()},
+        **{f"object:{key}": content for key, content in changes.contents.items()},
         **{f"name:{name}": value for name, value in _bound(twins, wanted).items()},
     }
+    return values, {f"object:{key}": reason for key, reason in changes.refused.items()}
 
 
 def _missing(twins: Twins, wanted: Wanted) -> dict[str, str]:
@@ -52,13 +58,15 @@ def finished(
         without: keys to leave out, with the reason.
     """
     values = {f"gather:{name}": twins.namespace[name] for name in wanted.gather if name in twins.namespace}
+    refused: dict[str, str] = {}
     if rank == 0:
-        values |= _of_first_rank(twins, wanted)
+        own, refused = _of_first_rank(twins, wanted)
+        values |= own
     if (rank == 0 or wanted.results) and done.result is not None:
         values["result"] = done.result
     chosen = {key: value for key, value in values.items() if key not in without}
     parcel, fd, lost = pack(chosen, twins, definitions_only=rank != 0 or wanted.by_value)
-    lost = {**(_missing(twins, wanted) if done.error is None else {}), **without, **lost}
+    lost = {**(_missing(twins, wanted) if done.error is None else {}), **refused, **without, **lost}
     unbound = tuple(twins.unbound()) if rank == 0 and wanted.output is None else ()
     data = _rich(done.result) if "result" in lost else None
     return Finished(
@@ -75,7 +83,7 @@ def finished(
 def _title(key: str, twins: Twins) -> str:
     """How a message names a value."""
     kind, _, name = key.partition(":")
-    if kind == "object":
+    if kind in ("object", "memory"):
         return f"{twins.labels[int(name)]} (its new content)"
     return "the last expression's value" if kind == "result" else name
 

@@ -20,6 +20,7 @@ from nbdist.worker import interrupts
 from nbdist.worker.capture import Outbox, replace_streams
 from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import finished
+from nbdist.worker.leaving import leave
 from nbdist.worker.threads import share_cores
 from nbdist.worker.work import CallWork, Done, Wanted, Work, formatted
 
@@ -58,10 +59,8 @@ class Rank:
                 self._finish(self._do(self._unpack_call(message)))
 
     def leave(self) -> None:
-        """What a forked process does at its end: multiprocessing's children and finalizers."""
-        from multiprocessing import util
-
-        util._exit_function()  # type: ignore[attr-defined]
+        """End as a Python process does."""
+        leave(self._twins.known.values())
         self._outbox.flush()
 
     def _get_ready(self) -> Done:

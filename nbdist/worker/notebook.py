@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import builtins
 import getpass
+import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -81,6 +83,7 @@ def take_over(shell: InteractiveShell, outbox: Outbox) -> None:
     """Turn the forked shell into the rank's."""
     asyncio._set_running_loop(None)
     asyncio.set_event_loop(asyncio.new_event_loop())
+    _name_cells_as_the_kernel_does()
     # The running cell's number: tracebacks name the cell by it.
     shell.execution_count = shell.displayhook.prompt_count
     shell.display_pub = RankDisplayPublisher(shell, outbox)
@@ -89,6 +92,14 @@ def take_over(shell: InteractiveShell, outbox: Outbox) -> None:
     builtins.input = _no_input
     getpass.getpass = _no_input
     _keep_comms_here()
+
+
+def _name_cells_as_the_kernel_does() -> None:
+    """ipykernel puts its own pid into the file name of a cell: warnings of all ranks shall be alike."""
+    compiler: Any = sys.modules.get("ipykernel.compiler")
+    if compiler is not None:
+        folder = f"{tempfile.gettempdir()}{os.sep}ipykernel_{os.getppid()}"
+        compiler.get_tmp_directory = lambda: folder
 
 
 def _no_input(prompt: object = "", *_: Any, **__: Any) -> NoReturn:

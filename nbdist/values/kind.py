@@ -1,0 +1,100 @@
+"""What a kind of object can tell: what it holds directly, how that is compared, sent and written back.
+
+Nothing here recurses. Parts are kept by reference and compared by identity, so that taking a
+`Content` costs a shallow copy and "changed" is exact. Large buffers are not copied: they are
+named by address and compared by their memory pages (`pages`).
+"""
+
+from __future__ import annotations
+
+import copyreg
+import ctypes
+import operator
+import types
+from dataclasses import dataclass
+from typing import Any
+
+# Values without parts that could change and without an identity anybody relies on.
+ATOMS: frozenset[type] = frozenset(
+    {
+        *(int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented), range, slice),
+        *(types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.MethodDescriptorType),
+        *(types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What an object holds: `parts` count by identity, `facts` by value (and not at all if it is None)."""
+
+    parts: tuple[Any, ...] = ()
+    facts: tuple[Any, ...] = ()
+
+    def same_as(self, other: Content) -> bool:
+        return (
+            len(self.parts) == len(other.parts)
+            and all(map(operator.is_, self.parts, other.parts))
+            and self.facts == other.facts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A stretch of this process's memory that belongs to an object."""
+
+    address: int
+    size_bytes: int
+
+    def view(self) -> memoryview:
+        """The memory itself; valid while its owner lives."""
+        return memoryview((ctypes.c_char * self.size_bytes).from_address(self.address)).cast("B")
+
+
+class Kind:
+    """An object that stands for itself: known by identity, neither entered nor rewritten."""
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        """Objects to walk to from `obj`."""
+        return self.content(obj).parts
+
+    def content(self, obj: Any) -> Content:
+        """What `obj` holds now, for comparison."""
+        return Content()
+
+    def memory(self, obj: Any) -> Buffer | None:
+        """The memory whose bytes belong to `obj`, beside its content."""
+        return None
+
+    def after_memory(self, twin: Any) -> None:
+        """Called when the bytes of the notebook's own object have been written."""
+
+    def portable(self, obj: Any) -> Any:
+        """What to send so that `land` can make a twin equal to `obj`."""
+        raise TypeError(f"{type(obj).__name__} objects cannot be changed in place")
+
+    def land(self, twin: Any, portable: Any) -> None:
+        """Write what `portable` gave into the notebook's own object."""
+        raise TypeError(f"{type(twin).__name__} objects cannot be changed in place")
+
+
+def attributes_of(obj: Any) -> dict[str, Any]:
+    """Instance attributes, from ``__dict__`` and ``__slots__``, past any ``__getattr__``."""
+    held = dict(getattr(obj, "__dict__", None) or {})
+    for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
+        try:
+            held[name] = object.__getattribute__(obj, name)
+        except AttributeError:  # a slot that is not filled
+            continue
+    return held
+
+
+def set_attributes(twin: Any, attributes: dict[str, Any]) -> None:
+    for name in [name for name in attributes_of(twin) if name not in attributes]:
+        object.__delattr__(twin, name)
+    own = getattr(twin, "__dict__", None)
+    for name, value in attributes.items():
+        if isinstance(own, dict) and name not in copyreg._slotnames(type(twin)):  # type: ignore[attr-defined]
+            own[name] = value
+        else:
+            object.__setattr__(twin, name, value)

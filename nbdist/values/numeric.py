@@ -1,0 +1,136 @@
+"""Kinds with memory of their own: numpy's arrays and torch's tensors.
+
+Their bytes are watched, sent and written back as memory (`Kind.memory`), once however many views
+there are of it; what is said here of content is the layout alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbdist.values.kind import Buffer, Content, Kind, attributes_of, set_attributes
+
+
+class ArrayKind(Kind):
+    """numpy arrays."""
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        base = () if obj.base is None else (obj.base,)
+        return (*base, *obj.flat) if obj.dtype.hasobject else base
+
+    def content(self, obj: Any) -> Content:
+        layout = (obj.ctypes.data, obj.shape, obj.strides, obj.dtype)
+        return Content(tuple(obj.flat) if obj.dtype.hasobject else (), layout)
+
+    def memory(self, obj: Any) -> Buffer | None:
+        import numpy
+
+        if obj.dtype.hasobject or obj.nbytes == 0 or isinstance(obj.base, numpy.ndarray):
+            return None  # a view's memory is its base's
+        # numpy 2 moved the function.
+        bounds: Any = getattr(numpy, "byte_bounds", None) or numpy.lib.array_utils.byte_bounds
+        low, high = bounds(obj)
+        return Buffer(low, high - low)
+
+    def portable(self, obj: Any) -> Any:
+        return obj.copy()
+
+    def land(self, twin: Any, portable: Any) -> None:
+        if twin.shape != portable.shape:
+            twin.resize(portable.shape, refcheck=False)
+        twin[...] = portable
+
+
+class TensorKind(Kind):
+    """torch tensors and parameters. Their memory is the storage's, which views share."""
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        return (_grad(obj), *attributes_of(obj).values())
+
+    def content(self, obj: Any) -> Content:
+        if _is_lazy(obj):
+            return Content((type(obj), *self.parts(obj)))
+        layout: tuple[Any, ...] = (obj.shape, obj.dtype, obj.device, obj.requires_grad)
+        if is_strided(obj):
+            layout += (obj.data_ptr(), obj.storage_offset(), obj.stride())
+        if self.memory(obj) is None:
+            layout += (obj._version,)  # where the bytes cannot be watched
+        return Content((type(obj), *self.parts(obj)), layout)
+
+    def memory(self, obj: Any) -> Buffer | None:
+        if not is_strided(obj) or obj.device.type != "cpu" or obj.is_shared():
+            return None
+        storage = obj.untyped_storage()
+        return Buffer(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else None
+
+    def portable(self, obj: Any) -> Any:
+        if _is_lazy(obj):
+            raise TypeError("a parameter without a shape has no content to bring back")
+        data = obj.detach() if is_strided(obj) else obj.detach().clone()
+        return data, obj.requires_grad, _grad(obj), attributes_of(obj)
+
+    def land(self, twin: Any, portable: Any) -> None:
+        data, requires_grad, grad, attributes = portable
+        if _is_lazy(twin):
+            twin.materialize(data.shape, dtype=data.dtype)
+        if not _holds(twin, data):
+            if _fits(twin, data):
+                twin.detach().copy_(data)
+            else:
+                twin.data = data
+        if twin.is_leaf:
+            twin.requires_grad_(requires_grad)
+            twin.grad = grad
+        set_attributes(twin, attributes)
+
+    def after_memory(self, twin: Any) -> None:
+        import torch
+
+        torch.autograd.graph.increment_version(twin)
+
+
+def _grad(tensor: Any) -> Any:
+    return tensor.grad if tensor.is_leaf else None
+
+
+def _is_lazy(tensor: Any) -> bool:
+    from torch.nn.parameter import is_lazy
+
+    return bool(is_lazy(tensor))
+
+
+def is_strided(tensor: Any) -> bool:
+    """Whether a tensor lies plainly in memory: no sparse, quantised, wrapped or meta one."""
+    import torch
+
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and not tensor.is_quantized
+        and not _is_lazy(tensor)
+        and not hasattr(type(tensor), "__tensor_flatten__")
+    )
+
+
+def _fits(twin: Any, data: Any) -> bool:
+    """Whether the twin can keep its storage."""
+    return bool(
+        twin.shape == data.shape and twin.dtype == data.dtype and is_strided(twin) and is_strided(data)
+    )
+
+
+def _holds(twin: Any, data: Any) -> bool:
+    """Whether the twin has these very values already: then it, and any graph on it, is left alone."""
+    import torch
+
+    if not _fits(twin, data) or twin.device != data.device:
+        return False
+    if twin.stride() != data.stride():
+        return False
+    return torch.equal(_as_bytes(twin), _as_bytes(data))
+
+
+def _as_bytes(tensor: Any) -> Any:
+    import torch
+
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

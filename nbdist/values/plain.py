@@ -1,0 +1,249 @@
+"""Kinds of Python's own objects."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import pickle
+from typing import Any
+
+from nbdist.values.kind import ATOMS, Content, Kind, attributes_of, set_attributes
+
+
+class Frozen(Kind):
+    """Tuples and frozen sets: entered, never rewritten."""
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        return () if set(map(type, obj)) <= ATOMS else tuple(obj)
+
+
+class Instance(Kind):
+    """Objects with attributes: the notebook's own classes, modules, optimizers, schedulers."""
+
+    def content(self, obj: Any) -> Content:
+        held = attributes_of(obj)
+        return Content((type(obj), *held, *held.values()))
+
+    def portable(self, obj: Any) -> Any:
+        return type(obj), attributes_of(obj)
+
+    def land(self, twin: Any, portable: Any) -> None:
+        cls, attributes = portable
+        if type(twin) is not cls:
+            twin.__class__ = cls
+        set_attributes(twin, attributes)
+
+
+class Container(Instance):
+    """Lists, dicts, sets and their relatives, with what attributes a subclass adds."""
+
+    plain: type
+    bases: tuple[type, ...]
+
+    def items(self, obj: Any) -> tuple[Any, ...]:
+        base: Any = self.bases[0]
+        return tuple(base.__iter__(obj))
+
+    def fill(self, twin: Any, items: Any) -> None:
+        raise NotImplementedError
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        items = self.items(obj)
+        if type(obj) in self.bases:
+            return () if set(map(type, items)) <= ATOMS else items
+        return (*items, *attributes_of(obj).values(), type(obj))
+
+    def content(self, obj: Any) -> Content:
+        if type(obj) in self.bases:
+            return Content(self.items(obj))
+        return Content((*self.items(obj), *super().content(obj).parts))
+
+    def portable(self, obj: Any) -> Any:
+        plain = type(obj) in self.bases
+        return self.items(obj), None if plain else super().portable(obj)
+
+    def land(self, twin: Any, portable: Any) -> None:
+        items, rest = portable
+        self.fill(twin, items)
+        if rest is not None:
+            super().land(twin, rest)
+
+
+class ListKind(Container):
+    bases = (list,)
+
+    def fill(self, twin: Any, items: Any) -> None:
+        list.__setitem__(twin, slice(None), items)
+
+
+class DequeKind(Container):
+    bases = (collections.deque,)
+
+    def fill(self, twin: Any, items: Any) -> None:
+        collections.deque.clear(twin)
+        collections.deque.extend(twin, items)
+
+
+class SetKind(Container):
+    bases = (set,)
+
+    def items(self, obj: Any) -> tuple[Any, ...]:
+        return tuple(sorted(set.__iter__(obj), key=id))
+
+    def fill(self, twin: Any, items: Any) -> None:
+        set.clear(twin)
+        set.update(twin, items)
+
+
+class DictKind(Container):
+    bases = (dict, collections.defaultdict, collections.OrderedDict, collections.Counter)
+
+    def items(self, obj: Any) -> tuple[Any, ...]:
+        return (*dict.keys(obj), *dict.values(obj))
+
+    def fill(self, twin: Any, items: Any) -> None:
+        half = len(items) // 2
+        twin_clear = (
+            collections.OrderedDict.clear if isinstance(twin, collections.OrderedDict) else dict.clear
+        )
+        twin_clear(twin)
+        twin_set = (
+            collections.OrderedDict.__setitem__
+            if isinstance(twin, collections.OrderedDict)
+            else dict.__setitem__
+        )
+        for key, value in zip(items[:half], items[half:], strict=True):
+            twin_set(twin, key, value)
+
+
+class ByteArrayKind(Kind):
+    def content(self, obj: Any) -> Content:
+        return Content(facts=(bytes(obj),))
+
+    def portable(self, obj: Any) -> Any:
+        return bytes(obj)
+
+    def land(self, twin: Any, portable: Any) -> None:
+        twin[:] = portable
+
+
+class FunctionKind(Kind):
+    """Functions of the notebook: attributes can be set on them; a new body is a new function."""
+
+    def content(self, obj: Any) -> Content:
+        return Content((*vars(obj), *vars(obj).values()))
+
+    def portable(self, obj: Any) -> Any:
+        return dict(vars(obj))
+
+    def land(self, twin: Any, portable: Any) -> None:
+        vars(twin).clear()
+        vars(twin).update(portable)
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        defaults = (*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values())
+        return (*defaults, *(obj.__closure__ or ()), *vars(obj).values())
+
+
+class CellKind(Kind):
+    """A closure's variable."""
+
+    def content(self, obj: Any) -> Content:
+        try:
+            return Content((obj.cell_contents,))
+        except ValueError:  # not filled yet
+            return Content()
+
+    def portable(self, obj: Any) -> Any:
+        return self.content(obj).parts
+
+    def land(self, twin: Any, portable: Any) -> None:
+        if portable:
+            twin.cell_contents = portable[0]
+        else:
+            del twin.cell_contents
+
+
+class ClassKind(Kind):
+    """Classes of the notebook: attributes and methods that the cell sets on them."""
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        return (*obj.__bases__, *_class_attributes(obj).values())
+
+    def content(self, obj: Any) -> Content:
+        held = _class_attributes(obj)
+        return Content((*held, *held.values()))
+
+    def portable(self, obj: Any) -> Any:
+        return _class_attributes(obj)
+
+    def land(self, twin: Any, portable: Any) -> None:
+        before = _class_attributes(twin)
+        for name in before.keys() - portable.keys():
+            type.__delattr__(twin, name)
+        for name, value in portable.items():
+            if before.get(name, twin) is not value:
+                type.__setattr__(twin, name, value)
+
+
+def _class_attributes(cls: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(cls).items() if name not in _CLASS_MACHINERY}
+
+
+# What Python keeps in a class for itself.
+_CLASS_MACHINERY = frozenset(
+    "__dict__ __weakref__ __module__ __qualname__ __doc__ __abstractmethods__ _abc_impl __slotnames__ "
+    "__static_attributes__ __firstlineno__ __subclasshook__ __match_args__ __annotations__ "
+    "__annotations_cache__".split()
+)
+
+
+class Wrapping(Kind):
+    """Objects of C that hold others and do not change: partials, properties, bound methods, views."""
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        return tuple(gc.get_referents(obj))
+
+
+class Stateful(Kind):
+    """Objects of C with a state of their own that pickle knows: random generators, buffers, iterators."""
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        return ()
+
+    def content(self, obj: Any) -> Content:
+        return Content(facts=(pickle.dumps(obj.__reduce_ex__(4)),))
+
+    def portable(self, obj: Any) -> Any:
+        return obj.__reduce_ex__(4)[2]
+
+    def land(self, twin: Any, portable: Any) -> None:
+        twin.__setstate__(portable)
+
+
+class RunningKind(Kind):
+    """Generators and coroutines: where they stand is theirs alone."""
+
+    def content(self, obj: Any) -> Content:
+        frame = getattr(obj, "gi_frame", None) or getattr(obj, "cr_frame", None)
+        return Content(facts=(None if frame is None else frame.f_lasti,))
+
+    def portable(self, obj: Any) -> Any:
+        raise TypeError(f"a {type(obj).__name__} that has run on a rank cannot be brought back")
+
+
+class LoaderKind(Instance):
+    """torch's DataLoader, without the workers that it may have running."""
+
+    def content(self, obj: Any) -> Content:
+        return Content(tuple(part for pair in self._lasting(obj).items() for part in pair))
+
+    def portable(self, obj: Any) -> Any:
+        return type(obj), self._lasting(obj)
+
+    def land(self, twin: Any, portable: Any) -> None:
+        cls, attributes = portable
+        super().land(twin, (cls, {**attributes, "_iterator": twin._iterator}))
+
+    def _lasting(self, obj: Any) -> dict[str, Any]:
+        return {name: value for name, value in attributes_of(obj).items() if name != "_iterator"}

@@ -1,0 +1,39 @@
+"""What a Python process does at its end, for a process that ends by ``os._exit``."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from nbdist.values.foreign import call_foreign
+
+
+def forget_exit_handlers() -> None:
+    """Drop the exit handlers that a fork inherits: they are the kernel's to run. (What multiprocessing
+    needs of them, `leave` does.)"""
+    atexit._clear()
+
+
+def leave(inherited: Iterable[object]) -> None:
+    """End multiprocessing's children, run the exit handlers of the rank's own, write what files hold.
+
+    Args:
+        inherited: objects from before the fork among which there may be open files.
+    """
+    from multiprocessing import util
+
+    util._exit_function()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    flush_files([*inherited, *gc.get_objects()])
+
+
+def flush_files(objects: Iterable[Any]) -> None:
+    """Write what open files among `objects` still hold in memory."""
+    # Text before the binary buffer under it.
+    for kind in (io.TextIOWrapper, io.BufferedIOBase):
+        for obj in objects:
+            if isinstance(obj, kind) and not obj.closed and obj.writable():
+                call_foreign(obj.flush)
