@@ -17,7 +17,7 @@ from nbdist.values.kind import Kind
 # Machinery of the kernel and of Python: stands for itself, is never entered and never rewritten.
 _MACHINERY = frozenset(
     "IPython ipykernel ipywidgets traitlets zmq tornado jupyter_client comm logging threading asyncio "
-    "concurrent multiprocessing socket io _io _thread queue subprocess weakref nbdist matplotlib".split()
+    "concurrent multiprocessing os socket io _io _thread queue subprocess weakref nbdist matplotlib".split()
 )
 
 _ITSELF = Kind()

@@ -69,8 +69,7 @@ class Intake:
             return run
         admitted = 0 if self.flooded else self._room(run.lines, lines, chars)
         self.flooded = True
-        if admitted < len(run.lines):
-            self._keep(run._replace(lines=run.lines[admitted:]))
+        self._keep(run._replace(lines=run.lines[admitted:]))
         return run._replace(lines=run.lines[:admitted]) if admitted else None
 
     def release(self) -> list[Run]:

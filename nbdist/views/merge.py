@@ -76,7 +76,7 @@ class Merger:
         self._row = 0
         self._rank: int | None = None  # where it stands
         self._lead = RankQueue()  # whose head, the oldest, tells the row's time
-        self._lead_number = 0
+        self._lead_number = self._lead_together = 0
         self._time_s = 0.0
         self._gave = self._left_out = False
         self._wide = False  # takes in every head, whenever it came
@@ -139,7 +139,8 @@ class Merger:
                 queue.lapsed = False
         in_place = (queue for queue in waiting if not queue.lapsed)
         self._lead = min(in_place, key=lambda queue: queue.stamp_s)
-        self._lead_number, self._time_s = self._lead.first, self._lead.stamp_s
+        self._lead_number, self._lead_together = self._lead.first, self._lead.together
+        self._time_s = self._lead.stamp_s
         self._row += 1
         self._rank = 0
         self._gave = self._left_out = False
@@ -205,6 +206,8 @@ class Merger:
         following_s = self._lead.stamp_of(self._lead_number + 1)
         if following_s is None:
             return False
+        if following_s == self._time_s:  # lines that came together with others are taken to end with them
+            return self._lead_together > queue.together
         return abs(following_s - queue.stamp_s) <= abs(self._time_s - queue.stamp_s)
 
     def _stays_uncommon(self, queue: RankQueue, line: tuple[int, str]) -> bool:

@@ -17,6 +17,7 @@ RATE_BYTES_PER_S = 100_000
 """Jupyter's server drops output above 1 MB/s, and a front end is slow long before that."""
 
 _MOST_WAITING_BYTES = 10 * BURST_BYTES
+_MOST_WAITING_LINES = 50_000
 """More waits at no time, not even until the next `take`."""
 
 _MANY_DRAWS_CHARS = 10_000
@@ -60,7 +61,7 @@ class LiveOutlet:
     def __init__(self, where: str):
         self._where = where
         self._waiting: deque[Entry] = deque()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._waiting_lines = 0
         self._room_bytes: float = BURST_BYTES
         self._room_s = 0.0  # when there was so much room
         self._next_notice_s = 0.0
@@ -71,7 +72,8 @@ class LiveOutlet:
         """See `Outlet`."""
         self._waiting.append((kind, text))
         self._waiting_bytes += _size(text)
-        if self._waiting_bytes > _MOST_WAITING_BYTES:
+        self._waiting_lines += 1
+        if self._waiting_bytes > _MOST_WAITING_BYTES or self._waiting_lines > _MOST_WAITING_LINES:
             self._shorten()
 
     def pass_on(self, kind: int, text: str) -> None:
@@ -84,6 +86,7 @@ class LiveOutlet:
         if self._waiting and self._waiting[-1][0] == kind and not self._waiting[-1][1].endswith("\n"):
             unfinished = self._waiting.pop()[1]
             self._waiting_bytes -= _size(unfinished)
+            self._waiting_lines -= 1
             text = unfinished + text
         for line in text.split("\n")[:-1]:
             self.put(kind, clipped(_last_draw(line)) + "\n")
@@ -144,6 +147,7 @@ class LiveOutlet:
         else:
             size = _size(content)
             self._waiting_bytes -= size
+            self._waiting_lines -= 1
             self._room_bytes = max(self._room_bytes - size, -_ENOUGH_BYTES)
         self._line_is_open = not content.endswith("\n")
         return kind, content
@@ -158,6 +162,7 @@ class LiveOutlet:
         displays = [entry for entry in entries[:begin] if entry[0] == DISPLAY]
         self._waiting = deque([*displays, *([(GAP, left_out)] if left_out else []), *entries[begin:]])
         self._waiting_bytes = sum(_size(entries[n][1]) for n in texts[first:])
+        self._waiting_lines = len(texts) - first
 
 
 class BatchOutlet:

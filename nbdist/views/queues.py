@@ -92,6 +92,11 @@ class RankQueue:
         numbers = self._numbers[line[0]][line[1]]
         return numbers[bisect_left(numbers, self.first)] - self.first
 
+    @property
+    def together(self) -> int:
+        """How many lines came together, the head and those behind it."""
+        return len(self._blocks[0].run.lines) - self._position
+
     def block(self, most: int) -> list[str]:
         """The head and up to `most` lines in all that came along with it."""
         return self._blocks[0].run.lines[self._position : self._position + most]

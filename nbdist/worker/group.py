@@ -52,7 +52,9 @@ class Group:
         self._assignment = assignment
         self._store: Any = None
         self._generation = 0
-        self._original: Callable[..., None] | None = None
+        # Every group ever made. The last reference to a destroyed one may be dropped by C++ code that
+        # holds the GIL, and its destructor waits for a thread that needs the GIL: for ever.
+        self._kept: list[Any] = []
 
     def set_up(self) -> None:
         """Choose the device, answer `init_process_group` from now on, and make the group."""
@@ -67,17 +69,16 @@ class Group:
                 dist.init_process_group()
 
     def _answer_init(self) -> None:
-        """Stand in for `init_process_group`, also where it was imported by name before the fork.
-
-        torch wraps that function in a logging decorator whose closure holds the real one; whoever
-        has the function has the wrapper.
-        """
         import torch.distributed as dist
 
-        wrapper: Any = dist.init_process_group
-        cell = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__, strict=True))["func"]
-        self._original = cell.cell_contents
-        cell.cell_contents = self.init_process_group
+        self._original = _stand_in(dist.init_process_group, self.init_process_group)
+        self._new_group = _stand_in(dist.new_group, self.new_group)
+
+    def new_group(self, *args: Any, **kwargs: Any) -> Any:
+        """As `torch.distributed.new_group`."""
+        group = self._new_group(*args, **kwargs)
+        self._kept.append(group)
+        return group
 
     def init_process_group(
         self,
@@ -107,7 +108,6 @@ class Group:
             return
         if timeout is None and self._assignment.timeout_s is not None:
             timeout = timedelta(seconds=self._assignment.timeout_s)
-        assert self._original is not None
         self._original(
             backend or self._assignment.backend,
             store=self._next_store(),
@@ -118,6 +118,7 @@ class Group:
             pg_options=pg_options,
             **further,
         )
+        self._kept.append(dist.group.WORLD)
 
     def _check(self, what: str, asked: Any, have: Any) -> None:
         if asked not in (-1, have) and not (what == "backend" and _covers(have, asked)):
@@ -135,6 +136,18 @@ class Group:
             )
         self._generation += 1
         return dist.PrefixStore(f"nbdist/{self._generation}", self._store)
+
+
+def _stand_in(wrapper: Any, ours: Callable[..., Any]) -> Callable[..., Any]:
+    """Answer a function of torch, also where it was imported by name before; the real one is returned.
+
+    torch wraps it in a logging decorator whose closure holds the real one: whoever has the function
+    has the wrapper.
+    """
+    cell = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__, strict=True))["func"]
+    real: Callable[..., Any] = cell.cell_contents
+    cell.cell_contents = ours
+    return real
 
 
 _NEXT_STEP = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from nbdist.cell import READY_MADE_NAMES
 from nbdist.channel import Channel
 from nbdist.errors import ChannelEnded, Failure
 from nbdist.messages import Assignment, Leave, Ready, Run, SendAgain
@@ -24,8 +26,6 @@ from nbdist.worker.leaving import leave
 from nbdist.worker.threads import share_cores
 from nbdist.worker.work import CallWork, Done, Wanted, Work, formatted
 
-_READY_MADE = ("rank", "local_rank", "world_size", "device")
-
 
 class Rank:
     """One worker process, from its fork to its end."""
@@ -37,7 +37,7 @@ class Rank:
         self._wanted = wanted
         self._outbox = Outbox(channel)
         self._done = Done()
-        self._ready_made: dict[str, Any] = {}
+        self._notebooks_own: dict[str, Any] = {}
 
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
@@ -88,7 +88,7 @@ class Rank:
     def _do(self, work: Work) -> Done:
         self._lend_ready_made()
         done = self._attempt(work.run)
-        self._take_back_ready_made(work.assigns)
+        self._take_back_ready_made()
         if self._assignment.device.startswith("cuda"):
             done = self._after_device(done)
         return done
@@ -105,24 +105,21 @@ class Rank:
         return waited if done.error is None and waited.error is not None else done
 
     def _lend_ready_made(self) -> None:
+        """Names that every cell finds. They are lent as builtins: what lies in the namespace
+        afterwards has been assigned by the cell. The notebook's own are out of the way meanwhile."""
         import torch
 
-        namespace = self._twins.namespace
         rank = self._assignment.rank
         values = (rank, rank, self._assignment.world_size, torch.device(self._assignment.device))
-        self._ready_made = {name: namespace[name] for name in _READY_MADE if name in namespace}
-        namespace.update(zip(_READY_MADE, values, strict=True))
-
-    def _take_back_ready_made(self, assigned: Collection[str]) -> None:
-        """The notebook's own `rank` and so on come back, unless the work assigned the name."""
+        vars(builtins).update(zip(READY_MADE_NAMES, values, strict=True))
         namespace = self._twins.namespace
-        for name in _READY_MADE:
-            if name in assigned:
-                continue
-            if name in self._ready_made:
-                namespace[name] = self._ready_made[name]
-            else:
-                namespace.pop(name, None)
+        self._notebooks_own = {name: namespace.pop(name) for name in READY_MADE_NAMES if name in namespace}
+
+    def _take_back_ready_made(self) -> None:
+        for name in READY_MADE_NAMES:
+            vars(builtins).pop(name, None)
+            if name in self._notebooks_own:
+                self._twins.namespace.setdefault(name, self._notebooks_own[name])
 
     def _unpack_call(self, message: Run) -> Work:
         fd = self._channel.take_fd()

@@ -89,6 +89,9 @@ def take_over(shell: InteractiveShell, outbox: Outbox) -> None:
     shell.display_pub = RankDisplayPublisher(shell, outbox)
     hook = RankDisplayHook(shell, outbox)
     shell.displayhook = shell.display_trap.hook = sys.displayhook = hook
+    scripts = shell.magics_manager.registry.get("ScriptMagics")
+    if scripts is not None:
+        scripts.event_loop = None  # its thread is not in this process; the next %%bash makes another
     builtins.input = _no_input
     getpass.getpass = _no_input
     _keep_comms_here()
