@@ -21,6 +21,8 @@ LIBRARY_SINGLETONS = (
     "tqdm_monitor",  # tqdm's one thread, started by its first bar
     "KMP_DUPLICATE_LIB_OK",  # set by scikit-learn's import
     "KMP_INIT_AT_FORK",  # likewise
+    "torchinductor_*",  # made by torch.optim's import
+    "TORCHINDUCTOR_CACHE_DIR",  # likewise
     "*.ttf",  # fonts, which matplotlib keeps open
 )
 """What a notebook's libraries make at their first use and keep; no test can be the one that leaked it."""

@@ -39,9 +39,9 @@ _BY_BASE: tuple[tuple[type, Kind], ...] = (
     (type, plain.ClassKind()),
     *dict.fromkeys((types.MethodType, types.MappingProxyType, functools.partial), _WRAPPING).items(),
     *dict.fromkeys((property, classmethod, staticmethod, functools.partialmethod), _WRAPPING).items(),
-    *dict.fromkeys(
-        (random.Random, io.StringIO, io.BytesIO, type(iter([])), type(iter(()))), _STATEFUL
-    ).items(),
+    *dict.fromkeys((random.Random, io.StringIO, io.BytesIO), _STATEFUL).items(),
+    (type(iter([])), _STATEFUL),
+    (type(iter(())), _STATEFUL),
     *dict.fromkeys((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), _RUNNING).items(),
 )
 # Classes of libraries that may not be loaded: module, name, kind.

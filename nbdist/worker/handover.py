@@ -44,8 +44,9 @@ def _of_first_rank(twins: Twins, wanted: Wanted) -> tuple[dict[str, Any], dict[s
     return values, {f"object:{key}": reason for key, reason in changes.refused.items()}
 
 
-def _missing(twins: Twins, wanted: Wanted) -> dict[str, str]:
-    names = {f"name:{name}" for name in wanted.output or ()} | {f"gather:{name}" for name in wanted.gather}
+def _missing(twins: Twins, wanted: Wanted, rank: int) -> dict[str, str]:
+    output = (wanted.output or ()) if rank == 0 else ()
+    names = {f"name:{name}" for name in output} | {f"gather:{name}" for name in wanted.gather}
     return {key: "this rank did not bind it" for key in names if key.partition(":")[2] not in twins.namespace}
 
 
@@ -66,7 +67,7 @@ def finished(
         values["result"] = done.result
     chosen = {key: value for key, value in values.items() if key not in without}
     parcel, fd, lost = pack(chosen, twins, definitions_only=rank != 0 or wanted.by_value)
-    lost = {**(_missing(twins, wanted) if done.error is None else {}), **refused, **without, **lost}
+    lost = {**(_missing(twins, wanted, rank) if done.error is None else {}), **refused, **without, **lost}
     unbound = tuple(twins.unbound()) if rank == 0 and wanted.output is None else ()
     data = _rich(done.result) if "result" in lost else None
     return Finished(
