@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -60,6 +61,7 @@ class Ranks:
         self._workers: list[Worker] = []
         self.logs = RunLogs(len(assignments))
         self.interrupted = False
+        self._in_foreign_code = False
 
     def start(self, method: str, birth: Birth, *, with_ipython: bool) -> None:
         """Start the workers by a start method; they begin with the work they are born to.
@@ -167,7 +169,8 @@ class Ranks:
             of_rank = "" if rank == 0 else f" of rank {rank}"
             lost |= {f"{name}{of_rank}": why for name, why in values.lost.items()}
         first = self._arrived.get(0)
-        landed = land(arrived, first.values.unbound if first else (), self._twins)
+        with self._foreign_code():
+            landed = land(arrived, first.values.unbound if first else (), self._twins)
         landed.lost = {**lost, **landed.lost}
         return landed
 
@@ -185,7 +188,8 @@ class Ranks:
         while True:
             arrived = self._arrived[rank]
             try:
-                return unpack(arrived.values.parcel, arrived.fd, self._twins)
+                with self._foreign_code():
+                    return unpack(arrived.values.parcel, arrived.fd, self._twins)
             except ValueLost as lost:
                 without[lost.key] = lost.reason
             self._workers[rank].channel.send(SendAgain(without=without))
@@ -199,38 +203,44 @@ class Ranks:
         for rank in self.state.alive:
             with contextlib.suppress(ChannelError):
                 self._workers[rank].channel.send(Leave())
-        deadline_s = time.monotonic() + _LEAVE_S
         self._monitor.join(_LEAVE_S)
         if self._monitor.is_alive():
             for rank in self.state.alive:
                 self._workers[rank].kill()
-        self._monitor.join(max(_LEAVE_S, deadline_s - time.monotonic()))
-        self._show_rest()
+            self._monitor.join()
         self._meeting.close()
+        self._show_rest()
 
     def _show_rest(self) -> None:
+        shows = []
         while not self._inbox.empty():
             note = self._inbox.get()
             if isinstance(note, Show):
-                self._screen.show(note.items)
+                shows.append(note)
             elif isinstance(note, Arrived):
                 self._keep(note)
         for arrived in self._arrived.values():
             os.close(arrived.fd)
         self._arrived.clear()
+        for show in shows:
+            self._screen.show(show.items)
 
     @contextlib.contextmanager
     def answering_interrupts(self) -> Iterator[None]:
         """SIGINT becomes a note, so that KeyboardInterrupt never strikes our own code midway.
 
-        The third one is raised as usual: a way out of a value whose own code does not return.
+        While values are read and written, which runs the user's code, the third one is raised as
+        usual: a way out of code that does not return. Off the main thread there are no signals.
         """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         count = 0
 
         def on_interrupt(*_: object) -> None:
             nonlocal count
             count += 1
-            if count > 2:
+            if count > 2 and self._in_foreign_code:
                 raise KeyboardInterrupt
             self._inbox.put(Interrupted())
 
@@ -239,3 +249,11 @@ class Ranks:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+    @contextlib.contextmanager
+    def _foreign_code(self) -> Iterator[None]:
+        self._in_foreign_code = True
+        try:
+            yield
+        finally:
+            self._in_foreign_code = False

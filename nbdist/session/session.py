@@ -117,7 +117,7 @@ def _raise_failure(state: RunState, ranks: Ranks, twins: Twins) -> None:
         raise RunInterrupted(f"all {len(state.ranks)} ranks were stopped")
     if state.failures:
         folder = ranks.logs.folder
-        error = failure_of(state, str(folder) if folder.exists() else "")
+        error = failure_of(state, str(folder) if folder.exists() else "", whole=current_shell() is None)
         pickled = error.failures[0].pickled
         raise error from (load_error(pickled, twins) if pickled is not None else None)
 

@@ -65,11 +65,17 @@ def _quiet_fork_warning() -> Iterator[None]:
 
 def _fork(assignment: Assignment, birth: Birth) -> Worker:
     kernel_end, worker_end = channel_pair()
-    (out, out_end), (err, err_end) = open_pipes()
+    with contextlib.ExitStack() as undo:
+        undo.callback(kernel_end.close)
+        undo.callback(worker_end.close)
+        pipes = open_pipes()
+        undo.pop_all()
+    (out, out_end), (err, err_end) = pipes
     kernel_pid = os.getpid()
     random_state = random.getstate()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # a process without a terminal may have none
+            stream.flush()
     with fork_gate:
         heal()
         pid = os.fork()

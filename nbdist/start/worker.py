@@ -31,7 +31,13 @@ def reap_child(pid: int) -> int:
 
 def open_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
     """Pipes for a worker's descriptors 1 and 2, as (read end, write end); the read ends do not block."""
-    out, err = os.pipe(), os.pipe()
+    out = os.pipe()
+    try:
+        err = os.pipe()
+    except OSError:
+        os.close(out[0])
+        os.close(out[1])
+        raise
     for read_end, _ in (out, err):
         os.set_blocking(read_end, False)
     return out, err

@@ -6,7 +6,9 @@ Large buffers leave the stream (pickle protocol 5, PEP 574).
 
 from __future__ import annotations
 
+import functools
 import io
+import os
 import pickle
 import sys
 import types
@@ -69,6 +71,9 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _reduce_function(obj)
         if isinstance(obj, types.CellType):
             return _make_cell, (), _cell_contents(obj), None, None, _fill_cell
+        reduced = _reduce_python(obj)
+        if reduced is not None:
+            return reduced
         if "torch" in sys.modules:
             reduced = self._reduce_torch(obj)
             if reduced is not None:
@@ -96,6 +101,9 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return self._reduce_storage(obj)
         if isinstance(obj, torch.nn.parallel.DistributedDataParallel):
             return _itself, (obj.module,)
+        if isinstance(obj, torch.Tensor) and obj.is_leaf and obj.grad is not None:
+            reduced = obj.__reduce_ex__(5)  # it leaves the gradient behind
+            return (*reduced, obj.grad, None, None, _set_grad) if len(reduced) == 2 else reduced
         return None
 
     def _one_storage(self, storage: Any) -> Any:
@@ -173,6 +181,40 @@ def _fill_function(function: types.FunctionType, state: Any) -> None:
     for name, value in attributes.items():
         setattr(function, name, value)
     vars(function).update(own)
+
+
+def _reduce_python(obj: Any) -> Any:
+    """Python's own objects that pickle takes by name, or copies where a copy is none."""
+    if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ == "__main__":
+        wrapped: Any = obj
+        return _make_cached, (wrapped.__wrapped__, wrapped.cache_parameters())
+    if isinstance(obj, functools.cached_property):  # before Python 3.12 it holds a lock
+        return _make_cached_property, (obj.func, obj.attrname)
+    if isinstance(obj, (io.TextIOWrapper, io.BufferedIOBase, io.FileIO)) and not isinstance(obj, io.BytesIO):
+        if obj.closed:
+            return _make_closed_file, ("b" if not isinstance(obj, io.TextIOWrapper) else "",)
+        raise TypeError("an open file stays with its process")
+    return None
+
+
+def _make_cached(function: Any, parameters: Any) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _make_cached_property(function: Any, name: str | None) -> Any:
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+def _make_closed_file(kind: str) -> Any:
+    file = open(os.devnull, f"r{kind}")  # noqa: SIM115
+    file.close()
+    return file
+
+
+def _set_grad(tensor: Any, grad: Any) -> None:
+    tensor.grad = grad
 
 
 def _make_cell() -> types.CellType:

@@ -12,7 +12,7 @@ import ctypes
 import operator
 import types
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # Values without parts that could change and without an identity anybody relies on.
 ATOMS: frozenset[type] = frozenset(
@@ -24,9 +24,8 @@ ATOMS: frozenset[type] = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What an object holds: `parts` count by identity, `facts` by value (and not at all if it is None)."""
+class Content(NamedTuple):
+    """What an object holds: `parts` count by identity, `facts` by value."""
 
     parts: tuple[Any, ...] = ()
     facts: tuple[Any, ...] = ()

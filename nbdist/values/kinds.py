@@ -52,17 +52,32 @@ _BY_NAME: tuple[tuple[str, str, Kind], ...] = (
 )
 
 
-def kind_of(obj: object) -> Kind:
-    """The kind an object is of; objects that cannot be looked into stand for themselves."""
+def kind_of_class(cls: type) -> Kind:
+    """The kind of a class's objects; objects that cannot be looked into stand for themselves.
+
+    Asked of the class: an object such as a lazy proxy may lie about its own.
+    """
     for module, name, kind in _BY_NAME:
-        cls: Any = getattr(sys.modules.get(module), name, None)
-        if cls is not None and isinstance(obj, cls):
+        base: Any = getattr(sys.modules.get(module), name, None)
+        if base is not None and issubclass(cls, base):
             return kind
     for base, kind in _BY_BASE:
-        if isinstance(obj, base):
+        if issubclass(cls, base):
             return kind
-    cls = type(obj)
     if cls.__module__.partition(".")[0] in _MACHINERY:
         return _ITSELF
     has_attributes = cls.__dictoffset__ or copyreg._slotnames(cls)  # type: ignore[attr-defined]
     return _INSTANCE if has_attributes else _ITSELF
+
+
+def kind_of(obj: object) -> Kind:
+    """The kind an object is of."""
+    return kind_of_class(type(obj))
+
+
+class KindCache(dict[type, Kind]):
+    """Kinds by class, for a walk over many objects."""
+
+    def __missing__(self, cls: type) -> Kind:
+        kind = self[cls] = kind_of_class(cls)
+        return kind

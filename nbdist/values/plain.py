@@ -99,6 +99,8 @@ class DictKind(Container):
     bases = (dict, collections.defaultdict, collections.OrderedDict, collections.Counter)
 
     def items(self, obj: Any) -> tuple[Any, ...]:
+        if isinstance(obj, collections.OrderedDict):  # it keeps an order of its own
+            return (*collections.OrderedDict.keys(obj), *collections.OrderedDict.values(obj))
         return (*dict.keys(obj), *dict.values(obj))
 
     def fill(self, twin: Any, items: Any) -> None:

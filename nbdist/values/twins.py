@@ -6,9 +6,12 @@ object at the same address; a rank that was started otherwise is told which of i
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import operator
 import os
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,15 +19,35 @@ from typing import Any
 from nbdist.cell import names_read_by
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import ATOMS, Buffer, Content, Kind
-from nbdist.values.kinds import kind_of
+from nbdist.values.kinds import KindCache, kind_of
 from nbdist.values.pages import MemoryWatch
 
 _PIECE_BYTES = 1 << 20
+_PLAIN = frozenset({list, dict, set, tuple, frozenset})
+
+
+def _items(obj: Any) -> tuple[Any, ...]:
+    """What one of Python's own containers holds."""
+    if type(obj) is dict:
+        return (*obj, *obj.values())
+    return tuple(obj)
 
 
 def is_definition(obj: object) -> bool:
     """Whether an object is a function or a class."""
-    return isinstance(obj, (types.FunctionType, type))
+    return issubclass(type(obj), (types.FunctionType, type))
+
+
+@contextlib.contextmanager
+def without_gc() -> Iterator[None]:
+    """Many objects are made and none is garbage: collections in between would only look for it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(slots=True)
@@ -49,27 +72,41 @@ class Twins:
         namespace: the notebook's global names, in this process.
         known: the objects by key; holding them keeps the ids valid.
         labels: for each key the name by which the notebook reaches the object, for messages.
+        told: whether this process was told the keys; else they are the objects' own ids.
 
     Attributes:
         names: the namespace as it was when this was made.
     """
 
-    def __init__(self, namespace: dict[str, Any], known: Mapping[int, Any], labels: Mapping[int, str]):
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        known: Mapping[int, Any],
+        labels: Mapping[int, str],
+        *,
+        told: bool = False,
+    ):
         self.namespace = namespace
         self.names = dict(namespace)
-        self.known = dict(known)
-        self.labels = dict(labels)
-        self._keys = {id(obj): key for key, obj in self.known.items()}
+        self.known = known
+        self.labels = labels
+        self._keys = {id(obj): key for key, obj in known.items()} if told else None
         self._before: dict[int, tuple[Kind, Content | Refusal]] = {}
+        self._before_plain: dict[int, tuple[Any, ...]] = {}
         self._memory: dict[int, Buffer] = {}
         self._at: dict[Buffer, int] = {}
         self._watch = MemoryWatch()
-        for key, obj in self.known.items():
-            if key in self.labels:
-                self._remember(key, obj)
+        kinds = KindCache()
+        with without_gc():
+            for key in self.labels:
+                obj = self.known[key]
+                if type(obj) in _PLAIN:  # there can be millions of them: the short way
+                    self._before_plain[key] = _items(obj)
+                else:
+                    self._remember(key, obj, kinds)
 
-    def _remember(self, key: int, obj: Any) -> None:
-        kind = kind_of(obj)
+    def _remember(self, key: int, obj: Any, kinds: KindCache) -> None:
+        kind = kinds[type(obj)]
         self._before[key] = (kind, call_foreign(partial(kind.content, obj)))
         memory = call_foreign(partial(kind.memory, obj))
         if isinstance(memory, Buffer):
@@ -79,7 +116,10 @@ class Twins:
 
     def key_of(self, obj: object) -> int | None:
         """The key of one of the notebook's objects; None for any other."""
-        return self._keys.get(id(obj))
+        if self._keys is not None:
+            return self._keys.get(id(obj))
+        key = id(obj)
+        return key if key in self.known else None
 
     def key_at(self, memory: Buffer) -> int | None:
         """The key of an object of the notebook that this memory still belongs to."""
@@ -105,13 +145,24 @@ class Twins:
         for key in self._before:
             if reachable is None or id(self.known[key]) in reachable:
                 self._compare(key, found)
+        for key, before in self._before_plain.items():
+            obj = self.known[key]
+            items = _items(obj)
+            if len(items) == len(before) and all(map(operator.is_, items, before)):
+                continue
+            if reachable is None or id(obj) in reachable:
+                found.contents[key] = kind_of(obj).portable(obj)
         return found
 
     def _compare(self, key: int, found: Changes) -> None:
         obj = self.known[key]
         kind, before = self._before[key]
-        after = call_foreign(partial(kind.content, obj))
-        if isinstance(after, Content) and not (isinstance(before, Content) and before.same_as(after)):
+        if isinstance(before, Refusal):
+            same = isinstance(call_foreign(partial(kind.content, obj)), Refusal)
+        else:
+            after = call_foreign(partial(kind.content, obj))
+            same = isinstance(after, Content) and before.same_as(after)
+        if not same:
             portable = call_foreign(partial(kind.portable, obj))
             if isinstance(portable, Refusal):
                 found.refused[key] = portable.reason
@@ -174,35 +225,47 @@ class Reached:
         self.objects: dict[int, Any] = {}
         self.labels: dict[int, str] = {}
         self.names: set[str] = set()
+        self._kinds = KindCache()
 
     def follow(self, name: str, value: Any) -> None:
         """Walk from a value; objects met before are not walked again."""
-        todo = [(name, value)]
+        todo = [value]
+        objects, labels = self.objects, self.labels
         while todo:
-            label, obj = todo.pop()
-            if type(obj) in ATOMS or id(obj) in self.objects or not self._is_ours(obj):
+            obj = todo.pop()
+            cls, key = type(obj), id(obj)
+            if cls in ATOMS or key in objects:
                 continue
-            self.objects[id(obj)] = obj
-            self.labels[id(obj)] = label
-            parts = call_foreign(partial(kind_of(obj).parts, obj))
+            if cls in _PLAIN:  # there can be millions of them: the short way
+                if obj is not self.namespace:
+                    objects[key] = obj
+                    labels[key] = name
+                    inside = obj.values() if cls is dict else obj
+                    if not ATOMS.issuperset(map(type, inside)):
+                        todo.extend(inside)
+                    if cls is dict and not ATOMS.issuperset(map(type, obj)):
+                        todo.extend(obj)
+                continue
+            if not self._is_ours(obj):
+                continue
+            objects[key] = obj
+            labels[key] = name
+            parts = call_foreign(partial(self._kinds[cls].parts, obj))
             if not isinstance(parts, Refusal):
-                todo.extend((label, part) for part in parts)
-            if isinstance(obj, types.FunctionType):
-                todo.extend(self._new_names(names_read_by(obj)))
-
-    def _new_names(self, names: Iterable[str]) -> list[tuple[str, Any]]:
-        new = set(names) & self.namespace.keys() - self.names - self._without
-        self.names |= new
-        return [(name, self.namespace[name]) for name in new]
+                todo.extend(parts)
+            if cls is types.FunctionType:
+                self.follow_names(names_read_by(obj))
 
     def follow_names(self, names: Iterable[str]) -> None:
         """Walk from the values of names; those that the namespace lacks are left out."""
-        for name, value in self._new_names(names):
-            self.follow(name, value)
+        new = set(names) & self.namespace.keys() - self.names - self._without
+        self.names |= new
+        for name in new:
+            self.follow(name, self.namespace[name])
 
     def _is_ours(self, obj: object) -> bool:
         """Whether an object is the notebook's data, or a definition made in the notebook."""
-        return obj is not self.namespace and is_notebooks(obj, self.namespace)
+        return is_notebooks(obj, self.namespace)
 
 
 def is_notebooks(obj: object, namespace: dict[str, Any]) -> bool:
@@ -210,9 +273,9 @@ def is_notebooks(obj: object, namespace: dict[str, Any]) -> bool:
 
     A function made inside a library's function, such as a decorator's wrapper, has no such name.
     """
-    if isinstance(obj, types.FunctionType):
+    if type(obj) is types.FunctionType:
         return obj.__globals__ is namespace or "<locals>" in obj.__qualname__ or hasattr(obj, "__wrapped__")
-    return not isinstance(obj, type) or obj.__module__ == "__main__"
+    return not issubclass(type(obj), type) or vars(obj).get("__module__") == "__main__"
 
 
 def reached(
@@ -223,18 +286,17 @@ def reached(
 ) -> Reached:
     """Everything that names, and further objects, lead to; names in `without` lead nowhere."""
     found = Reached(namespace, without)
-    found.follow_names(names)
-    for label, obj in (others or {}).items():
-        found.follow(label, obj)
+    with without_gc():
+        found.follow_names(names)
+        for label, obj in (others or {}).items():
+            found.follow(label, obj)
     return found
 
 
 def twins_of(found: Reached) -> Twins:
     """Twins for a rank that is forked from this process: what was reached, and each function and
     class of the notebook, which keep their identity whether the cell reads them or not."""
-    definitions = {
-        id(value): value
-        for value in found.namespace.values()
-        if is_definition(value) and is_notebooks(value, found.namespace)
-    }
-    return Twins(found.namespace, {**definitions, **found.objects}, found.labels)
+    for value in found.namespace.values():
+        if is_definition(value) and is_notebooks(value, found.namespace):
+            found.objects.setdefault(id(value), value)
+    return Twins(found.namespace, found.objects, found.labels)

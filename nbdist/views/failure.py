@@ -8,11 +8,12 @@ from nbdist.errors import Failure, RankFailedError, ranks_text
 from nbdist.state import RunState, is_consequence
 
 
-def failure_of(state: RunState, logs: str) -> RankFailedError:
+def failure_of(state: RunState, logs: str, *, whole: bool) -> RankFailedError:
     """The exception that tells why a run failed.
 
     Args:
         logs: the folder of the run's logs, empty when there are none.
+        whole: whether the exception's text holds the tracebacks, for a Python without IPython.
     """
     failures = state.failures
     groups = _fold_same([failure for failure in failures if not is_consequence(failure)] or list(failures))
@@ -24,7 +25,9 @@ def failure_of(state: RunState, logs: str) -> RankFailedError:
         report.append(f"{_ranks(consequences)}: lost the connection to a failed rank, a consequence.")
     if logs:
         report.append(f"Each rank's whole output is in {logs}")
-    return RankFailedError(_message(groups, len(state.ranks)), failures, len(state.ranks), report)
+    message = _message(groups, len(state.ranks))
+    text = "\n".join([message, "", *report]) if whole else message
+    return RankFailedError(text, failures, len(state.ranks), report)
 
 
 def _fold_same(failures: Sequence[Failure]) -> list[list[Failure]]:

@@ -134,8 +134,8 @@ class Merger:
         waiting = [queue for queue in self._queues if queue.head is not None]
         if not waiting:
             return False
-        if all(queue.lapsed for queue in waiting):
-            for queue in waiting:
+        if all(queue.lapsed for queue in waiting):  # the others have been silent, too: all begin anew
+            for queue in self._queues:
                 queue.lapsed = False
         in_place = (queue for queue in waiting if not queue.lapsed)
         self._lead = min(in_place, key=lambda queue: queue.stamp_s)
@@ -218,13 +218,15 @@ class Merger:
         return any(other.finished and not other.has(line) for other in others)
 
     def _resolve(self) -> None:
-        """A row gave out nothing: its heads are meeting points, but for those that it left out."""
+        """A row gave out nothing."""
         head = self._queues[0].head
         if all(queue.head == head for queue in self._queues):
             return  # the next row begins with it
-        self._wide = self._left_out and not self._wide
-        if not self._wide:
+        if all(queue.meets for queue in self._queues):
+            self._wide = False
             self._give(max(self._queues[:_MOST_CANDIDATES], key=self._distance))
+        else:  # the next row takes in what this one left out, or what came after it had looked
+            self._wide = self._left_out
 
     def _distance(self, queue: RankQueue) -> int:
         head = queue.head

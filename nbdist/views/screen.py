@@ -16,7 +16,7 @@ def is_watched(shell: Any) -> bool:
     kernel = getattr(shell, "kernel", None)
     if kernel is not None:
         return bool(getattr(kernel, "_allow_stdin", True))
-    return sys.stdout.isatty()
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 class Screen:
@@ -35,27 +35,30 @@ class Screen:
             if isinstance(item, Shown):
                 self._display(item)
             else:
-                stream = sys.stdout if item.stream == "stdout" else sys.stderr
-                stream.write(item.text)
-                stream.flush()
+                self._write(item.stream, item.text)
 
     def note(self, text: str) -> None:
         """A word of nbdist's own, beside the cell's output."""
-        sys.stderr.write(f"nbdist: {text}\n")
-        sys.stderr.flush()
+        self._write("stderr", f"nbdist: {text}\n")
+
+    def _write(self, name: str, text: str) -> None:
+        stream = getattr(sys, name)
+        if stream is not None:  # a process without a terminal may have none
+            stream.write(text)
+            stream.flush()
 
     def _display(self, item: Shown) -> None:
         display = item.display
         assert isinstance(display, Display)
         if self._shell is None:
-            print(display.data.get("text/plain", ""))
+            self._write("stdout", f"{display.data.get('text/plain', '')}\n")
             return
         publisher = self._shell.display_pub
         if display.kind == "clear":
             publisher.clear_output(wait=display.wait)
             return
         if item.ranks and display.kind == "display":
-            print(f"[{ranks_text(item.ranks)}]")
+            self._write("stdout", f"[{ranks_text(item.ranks)}]\n")
         transient = {"display_id": display.display_id} if display.display_id else {}
         publisher.publish(
             data=dict(display.data),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from typing import Literal
 
 from nbdist import messages
@@ -135,7 +136,8 @@ class TextView:
     def take(self, now_s: float) -> list[Item]:
         """What may be shown now."""
         self._tick(now_s)
-        return self._items(self._outlet.take(self._now_s), self._wanted_status())
+        entries = self._outlet.take(self._now_s)
+        return self._items(entries, self._wanted_status(beside=entries))
 
     def close(self, now_s: float) -> list[Item]:
         """All that is left, lines without an end included.
@@ -225,25 +227,25 @@ class TextView:
         entries = with_few_turns(entries, _BATCH_TURNS if self._batch else _LIVE_TURNS)
         return as_items(self._status.around(entries, status))
 
-    def _wanted_status(self) -> Status | None:
+    def _wanted_status(self, beside: Sequence[Entry]) -> Status | None:
         """The unfinished line of the lowest rank that has one for longer than the window."""
         if self._batch or self._direct is not None:
             return None
         shown = self._status.shown
         for rank, assemblers in enumerate(self._assemblers):
-            if shown is not None and shown.rank == rank and self._merger.waits(rank):
-                return shown  # its line has just been completed, or others come first
             for assembler in assemblers:
                 text = assembler.unfinished if assembler.since_s + self._window_s <= self._now_s else ""
                 if text.strip():
                     label = f"[{rank}] " if rank else ""
                     return Status(rank, assembler.kind, fitting(label + text))
+            if shown is not None and shown.rank == rank and self._merger.waits(rank) and not beside:
+                return shown  # the line has got its end, and stays until it comes as a line
         return None
 
     def _status_due_s(self) -> float | None:
         if self._batch or self._direct is not None:
             return None
-        if self._wanted_status() != self._status.shown:
+        if self._wanted_status(beside=()) != self._status.shown:
             return self._now_s
         begun = [a.since_s for pair in self._assemblers for a in pair if a.unfinished.strip()]
         return min((s + self._window_s for s in begun if s + self._window_s > self._now_s), default=None)

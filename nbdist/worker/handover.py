@@ -7,11 +7,12 @@ work's value.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Mapping
 from typing import Any
 
-from nbdist.messages import Finished, Values
+from nbdist.messages import Finished, Parcel, Values
 from nbdist.shell import current_shell
 from nbdist.values.parcel import pack
 from nbdist.values.twins import Twins
@@ -79,6 +80,12 @@ def finished(
             result_data=data,
         ),
     ), fd
+
+
+def nothing_to_hand_over(done: Done, reason: str) -> tuple[Finished, int]:
+    """The message that ends a rank's work whose values cannot be handed over at all."""
+    values = Values(parcel=Parcel(frames=(), buffers=(), size_bytes=0), lost={"everything": reason})
+    return Finished(outcome=done.outcome, values=values), os.memfd_create("nbdist-nothing")
 
 
 def _title(key: str, twins: Twins) -> str:

@@ -23,9 +23,12 @@ def leave(inherited: Iterable[object]) -> None:
     Args:
         inherited: objects from before the fork among which there may be open files.
     """
-    from multiprocessing import util
+    from multiprocessing import resource_tracker, util
 
     util._exit_function()  # type: ignore[attr-defined]
+    tracker: Any = resource_tracker._resource_tracker
+    if tracker._pid is not None:  # it unlinks shared memory that was left; killed, it could not
+        tracker._stop()
     atexit._run_exitfuncs()
     flush_files([*inherited, *gc.get_objects()])
 

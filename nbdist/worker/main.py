@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from nbdist.cell import READY_MADE_NAMES
@@ -15,13 +16,14 @@ from nbdist.channel import Channel
 from nbdist.errors import ChannelEnded, Failure
 from nbdist.messages import Assignment, Leave, Ready, Run, SendAgain
 from nbdist.shell import current_shell
+from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
 from nbdist.values.parcel import unpack
 from nbdist.values.twins import Twins
 from nbdist.worker import interrupts
 from nbdist.worker.capture import Outbox, replace_streams
 from nbdist.worker.group import Group, environment
-from nbdist.worker.handover import finished
+from nbdist.worker.handover import finished, nothing_to_hand_over
 from nbdist.worker.leaving import leave
 from nbdist.worker.threads import share_cores
 from nbdist.worker.work import CallWork, Done, Wanted, Work, formatted
@@ -83,6 +85,8 @@ class Rank:
             with interrupts.listening(True):
                 return step()
         except BaseException as error:  # noqa: BLE001
+            if isinstance(error, SystemExit) and not error.code:  # sys.exit(): done, says torchrun
+                return Done()
             return Done(error=error, traceback=tuple(formatted(error)))
 
     def _do(self, work: Work) -> Done:
@@ -137,7 +141,11 @@ class Rank:
     def _hand_over(self, without: Mapping[str, str]) -> None:
         """Say how the work ended, with the values that are wanted from this rank."""
         rank = self._assignment.rank
-        message, fd = finished(self._done, self._twins, self._wanted, rank=rank, without=without)
+        build = partial(finished, self._done, self._twins, self._wanted, rank=rank, without=without)
+        built = call_foreign(build)
+        if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
+            built = nothing_to_hand_over(self._done, built.reason)
+        message, fd = built
         if message.outcome == "failed":
             message = replace(message, failure=self._failure(self._done))
         self._outbox.post(message, fds=[fd])
@@ -150,11 +158,17 @@ class Rank:
             rank=self._assignment.rank,
             time_s=time.monotonic(),
             type_name=type(error).__name__,
-            message=str(error),
+            message=_text_of(error),
             cell_line=done.cell_line,
             traceback=done.traceback,
             pickled=dump_error(error, self._twins),
         )
+
+
+def _text_of(error: BaseException) -> str:
+    """An exception's text, whose own code may fail."""
+    text = call_foreign(partial(str, error))
+    return f"<no text: {text.reason}>" if isinstance(text, Refusal) else text
 
 
 def run_rank(

@@ -131,7 +131,7 @@ def run_cell(source: str, first_line: str) -> Done:
     text = source if source.lstrip().startswith("%%") else f"# {first_line}\n{source}"
     outcome = shell.run_cell(text, store_history=False)
     error = outcome.error_before_exec or outcome.error_in_exec
-    if error is None:
+    if error is None or (isinstance(error, SystemExit) and not error.code):  # sys.exit(): done, says torchrun
         return Done(result=hook.value)
     return Done(error=error, traceback=tuple(tracebacks), cell_line=_cell_line(error, shell.user_ns))
 

@@ -9,11 +9,13 @@ import traceback
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from nbdist.cell import Cell
 from nbdist.messages import Outcome
 from nbdist.shell import current_shell
+from nbdist.values.foreign import Refusal, call_foreign
 
 SHELLS_OWN = frozenset("_i _ii _iii _ih _oh _dh In Out exit quit get_ipython _exit_code __builtins__".split())
 """Names of a namespace that belong to its IPython: a rank's history is not the notebook's."""
@@ -131,10 +133,12 @@ def formatted(error: BaseException) -> list[str]:
     while tail is not None and tail.tb_next is not None and _is_ours(tail):
         tail = tail.tb_next
     shell = current_shell()
-    if shell is None:
-        return "".join(traceback.format_exception(type(error), error, tail)).splitlines()
-    lines: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, tail, tb_offset=0)
-    return lines
+    if shell is not None:
+        show = partial(shell.InteractiveTB.structured_traceback, type(error), error, tail, tb_offset=0)
+        shown = call_foreign(show)
+        if not isinstance(shown, Refusal):
+            return list(shown)
+    return "".join(traceback.format_exception(type(error), error, tail)).splitlines()
 
 
 def _is_ours(step: types.TracebackType) -> bool:
