@@ -109,6 +109,19 @@ def names_read_by(function: Callable[..., object]) -> frozenset[str]:
     return frozenset(names.reads - _MADE_BY_COMPILER)
 
 
+def dotted_imports(cell: Cell) -> tuple[str, ...]:
+    """Submodules that the cell's text imports through their package: ``import email.mime.text``.
+
+    Such an import binds the package alone; the submodule is there because it was imported.
+    """
+    try:
+        tree = ast.parse(cell.code)
+    except _NO_PYTHON:
+        return ()
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
+    return tuple(alias.name for node in imports for alias in node.names if "." in alias.name)
+
+
 def unknown_outputs(cell: Cell, names: Iterable[str], namespace: Mapping[str, object]) -> tuple[str, ...]:
     """Which of *names*, asked for by ``-o`` or ``--gather``, will surely not be there when the cell ends.
 

@@ -72,6 +72,9 @@ class ValueLost(NbdistError, RuntimeError):
         self.reason = reason
 
 
+_MESSAGE_CHARS = 2000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """One rank's exception, or its death.
@@ -97,7 +100,10 @@ class Failure:
     @property
     def summary(self) -> str:
         """The exception's one-line form: ``ValueError: too large``."""
-        return f"{self.type_name}: {self.message}" if self.message else self.type_name
+        message = self.message
+        if len(message) > _MESSAGE_CHARS:
+            message = f"{message[:_MESSAGE_CHARS]}… ({len(message):,} characters)"
+        return f"{self.type_name}: {message}" if message else self.type_name
 
 
 class RankFailedError(NbdistError, RuntimeError):

@@ -6,9 +6,12 @@ new `RunState`. It never writes to the notebook itself.
 
 from __future__ import annotations
 
+import array
 import codecs
+import fcntl
 import os
 import selectors
+import termios
 import threading
 import time
 from collections.abc import Sequence
@@ -186,23 +189,24 @@ class Monitor(threading.Thread):
         if items:
             self._inbox.put(Show(items))
 
-    def _read_pipe(self, worker: Worker, fd: int, stream: Stream) -> bool:
-        """Read once what lies in a pipe; False when nothing does."""
+    def _read_pipe(self, worker: Worker, fd: int, stream: Stream) -> None:
+        """Read once what lies in a pipe."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
-            return False
+            return
         text = self._decoders[fd].decode(data, final=not data)
         if not data:
             self._forget(fd)
         if text:
             self._take(worker, Wrote(stream=stream, text=text))
-        return bool(data)
 
     def _drain_pipes(self, worker: Worker) -> None:
         for fd, stream in ((worker.stdout_fd, "stdout"), (worker.stderr_fd, "stderr")):
-            while fd in self._selector.get_map() and self._read_pipe(worker, fd, stream):  # type: ignore[arg-type]
-                continue
+            # What lies there now, no more: a child of the rank may write for ever.
+            for _ in range(-(-_waiting_bytes(fd) // _READ_BYTES)):
+                if fd in self._selector.get_map():
+                    self._read_pipe(worker, fd, stream)  # type: ignore[arg-type]
 
     def _forget(self, fd: int) -> None:
         if fd in self._selector.get_map():
@@ -222,6 +226,12 @@ class Monitor(threading.Thread):
             self._forget(fd)
         worker.close()
         self._fold(worker.rank, Died(time_s=time.monotonic(), exit_code=exit_code))
+
+
+def _waiting_bytes(fd: int) -> int:
+    counted = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, counted)
+    return counted[0]
 
 
 def drop(note: Any) -> None:

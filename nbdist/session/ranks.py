@@ -60,7 +60,8 @@ class Ranks:
         self._plan: list[tuple[float, Callable[[], None]]] = []
         self._workers: list[Worker] = []
         self.logs = RunLogs(len(assignments))
-        self.interrupted = False
+        self._interrupts = 0
+        self._stopping = False
         self._in_foreign_code = False
 
     def start(self, method: str, birth: Birth, *, with_ipython: bool) -> None:
@@ -134,12 +135,17 @@ class Ranks:
         if state.failures and state.working and not self._plan:
             self._plan_end(_GRACE_S, _ANSWER_S)
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user asked to stop, at whatever moment of the run."""
+        return self._interrupts > 0
+
     def _on_interrupt(self) -> None:
-        if self.interrupted:
+        if self._stopping:
             self._plan = []
             self._kill()
         else:
-            self.interrupted = True
+            self._stopping = True
             self._plan = []
             self._plan_end(0.0, _INTERRUPT_ANSWER_S)
 
@@ -169,8 +175,9 @@ class Ranks:
             of_rank = "" if rank == 0 else f" of rank {rank}"
             lost |= {f"{name}{of_rank}": why for name, why in values.lost.items()}
         first = self._arrived.get(0)
+        unbound = first.values.unbound if first else ()
         with self._foreign_code():
-            landed = land(arrived, first.values.unbound if first else (), self._twins)
+            landed = land(arrived, unbound, self._twins, world_size=len(self._workers))
         landed.lost = {**lost, **landed.lost}
         return landed
 
@@ -235,12 +242,10 @@ class Ranks:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        count = 0
 
         def on_interrupt(*_: object) -> None:
-            nonlocal count
-            count += 1
-            if count > 2 and self._in_foreign_code:
+            self._interrupts += 1
+            if self._interrupts > 2 and self._in_foreign_code:
                 raise KeyboardInterrupt
             self._inbox.put(Interrupted())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from nbdist.cell import Cell, unknown_outputs
+from nbdist.cell import Cell, dotted_imports, unknown_outputs
 from nbdist.devices import as_local, resolve, this_machine
 from nbdist.errors import OptionError, RunInterrupted, SessionError
 from nbdist.messages import Assignment
@@ -19,6 +20,7 @@ from nbdist.session.ranks import Ranks
 from nbdist.shell import current_shell
 from nbdist.start.birth import Birth
 from nbdist.state import RunState
+from nbdist.values.foreign import call_foreign
 from nbdist.values.graph import load_error
 from nbdist.values.landing import Landed
 from nbdist.values.parcel import pack
@@ -141,7 +143,19 @@ def run_cell(shell: Any, cell: Cell, first_line: str, options: Options) -> Any:
                 "Allowed: names of the notebook and names that the cell binds. "
                 "Correct the name, or leave it out."
             )
-    result = _run_once(CellWork(cell, first_line), options, shell, show_result=True)
+    # Before the fork: once here instead of once in each rank.
+    from nbdist.worker.notebook import know_source
+
+    work = CellWork(cell, first_line)
+    know_source(shell, work.text)
+    try:
+        result = _run_once(work, options, shell, show_result=True)
+    except RunInterrupted:
+        raise
+    except KeyboardInterrupt:
+        raise RunInterrupted("nothing was started") from None
+    for module in dotted_imports(cell):
+        call_foreign(partial(importlib.import_module, module))
     return result if cell.has_result else None
 
 

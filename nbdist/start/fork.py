@@ -39,6 +39,7 @@ def fork_workers(assignments: Sequence[Assignment], birth: Birth) -> list[Worker
     # What the notebook's files hold in memory is the kernel's to write, once.
     flush_files(birth.twins.known.values())
     workers: list[Worker] = []
+    heal()
     try:
         with _quiet_fork_warning():
             for assignment in assignments:
@@ -77,7 +78,6 @@ def _fork(assignment: Assignment, birth: Birth) -> Worker:
         if stream is not None:  # a process without a terminal may have none
             stream.flush()
     with fork_gate:
-        heal()
         pid = os.fork()
     if pid == 0:
         random.setstate(random_state)  # Python seeds it anew in every forked child

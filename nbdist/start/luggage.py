@@ -125,9 +125,9 @@ def unpack_luggage(parcel: Parcel, fd: int, namespace: dict[str, Any]) -> Unpack
             values[key] = value
     os.close(fd)
     work, wanted = values["work"]
-    return Unpacked(
-        twins=Twins(namespace, values["twins"], values["labels"], told=True), work=work, wanted=wanted
-    )
+    labels = {key: values["labels"][key] for key in values["twins"]}
+    twins = Twins(namespace, values["twins"], labels, told=True)
+    return Unpacked(twins=twins, work=work, wanted=wanted)
 
 
 def _settle(state: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from nbdist.values.kind import Buffer
 from nbdist.values.twins import Twins, is_definition
 
 _IN_BAND_BYTES = 1 << 14
+_MAPPED_BYTES = 1 << 20  # larger storages stay on the shared memory in which they came
 
 
 class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -245,9 +246,13 @@ def _make_storage(data: Any) -> Any:
 
     if not len(data):
         return torch.UntypedStorage(0)
-    if isinstance(data, (bytes, bytearray)):
-        data = bytearray(data)
-    return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
+    if len(data) > _MAPPED_BYTES:
+        return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
+    storage = torch.UntypedStorage(len(data))  # of torch's own memory: it can be resized
+    torch.empty(0, dtype=torch.uint8).set_(storage).copy_(
+        torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    )
+    return storage
 
 
 def _make_typed_storage(untyped: Any, dtype: Any) -> Any:

@@ -28,12 +28,15 @@ class Landed:
     lost: dict[str, str] = field(default_factory=dict)
 
 
-def land(arrived: Mapping[int, Mapping[str, Any]], unbound: Iterable[str], twins: Twins) -> Landed:
+def land(
+    arrived: Mapping[int, Mapping[str, Any]], unbound: Iterable[str], twins: Twins, *, world_size: int
+) -> Landed:
     """Write the values of all ranks into the notebook.
 
     Args:
         arrived: for each rank its values, under the keys of `worker.handover`.
         unbound: names that rank 0 deleted.
+        world_size: the length of gathered lists; a rank that sent none has None there.
     """
     landed = Landed()
     for key, value in arrived.get(0, {}).items():
@@ -47,7 +50,7 @@ def land(arrived: Mapping[int, Mapping[str, Any]], unbound: Iterable[str], twins
             landed.result = value
     for name in unbound:
         twins.namespace.pop(name, None)
-    _land_gathered(arrived, twins, landed)
+    _land_gathered(arrived, twins, landed, world_size)
     return landed
 
 
@@ -59,11 +62,13 @@ def _land_object(kind: str, key: int, value: Any, twins: Twins, landed: Landed) 
         landed.lost[f"{twins.labels[key]} (its new content)"] = done.reason
 
 
-def _land_gathered(arrived: Mapping[int, Mapping[str, Any]], twins: Twins, landed: Landed) -> None:
+def _land_gathered(
+    arrived: Mapping[int, Mapping[str, Any]], twins: Twins, landed: Landed, world_size: int
+) -> None:
     for rank in sorted(arrived):
         for key, value in arrived[rank].items():
             kind, _, name = key.partition(":")
             if kind == "gather":
                 landed.gathered.setdefault(name, {})[rank] = value
     for name, by_rank in landed.gathered.items():
-        twins.namespace[name] = list(by_rank.values())
+        twins.namespace[name] = [by_rank.get(rank) for rank in range(world_size)]

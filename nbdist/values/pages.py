@@ -15,7 +15,8 @@ from collections.abc import Iterable
 
 from nbdist.values.kind import Buffer
 
-_SMALL_BYTES = 4096
+_SMALL_BYTES = 1 << 16
+_SMALL_TOGETHER_BYTES = 1 << 26
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _ENTRY_BYTES = 8
 # The entry's last byte: bit 63 present, 62 swapped, 61 file page or shared memory, 56 exclusive.
@@ -28,12 +29,14 @@ class MemoryWatch:
 
     def __init__(self) -> None:
         self._small: dict[Buffer, bytes] = {}
+        self._kept_bytes = 0
         self._large: set[Buffer] = set()
         self._written: set[Buffer] = set()
 
     def add(self, buffer: Buffer) -> None:
         """Watch from now on."""
-        if buffer.size_bytes <= _SMALL_BYTES:
+        if buffer.size_bytes <= _SMALL_BYTES and self._kept_bytes < _SMALL_TOGETHER_BYTES:
+            self._kept_bytes += buffer.size_bytes
             self._small[buffer] = bytes(buffer.view())
         else:
             self._large.add(buffer)

@@ -27,48 +27,57 @@ def _is_shells(name: str) -> bool:
     )
 
 
-def _bound(twins: Twins, wanted: Wanted) -> dict[str, Any]:
+def _bound(twins: Twins, wanted: Wanted, names: Mapping[str, Any]) -> dict[str, Any]:
     if wanted.output is not None:
-        return {name: twins.namespace[name] for name in wanted.output if name in twins.namespace}
+        return {name: names[name] for name in wanted.output if name in names}
     return {name: value for name, value in twins.bound().items() if not _is_shells(name)}
 
 
-def _of_first_rank(twins: Twins, wanted: Wanted) -> tuple[dict[str, Any], dict[str, str]]:
+def _of_first_rank(
+    twins: Twins, wanted: Wanted, names: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
     """What rank 0 hands over of the notebook, and what it cannot."""
     within = None if wanted.output is None else (*wanted.output, *wanted.gather)
     changes = twins.changes(within)
     values = {
         **{f"memory:{key}": pickle.PickleBuffer(memory) for key, memory in changes.memory.items()},
         **{f"object:{key}": content for key, content in changes.contents.items()},
-        **{f"name:{name}": value for name, value in _bound(twins, wanted).items()},
+        **{f"name:{name}": value for name, value in _bound(twins, wanted, names).items()},
     }
     return values, {f"object:{key}": reason for key, reason in changes.refused.items()}
 
 
-def _missing(twins: Twins, wanted: Wanted, rank: int) -> dict[str, str]:
+def _missing(wanted: Wanted, names: Mapping[str, Any], rank: int) -> dict[str, str]:
     output = (wanted.output or ()) if rank == 0 else ()
-    names = {f"name:{name}" for name in output} | {f"gather:{name}" for name in wanted.gather}
-    return {key: "this rank did not bind it" for key in names if key.partition(":")[2] not in twins.namespace}
+    keys = {f"name:{name}" for name in output} | {f"gather:{name}" for name in wanted.gather}
+    return {key: "this rank did not bind it" for key in keys if key.partition(":")[2] not in names}
 
 
 def finished(
-    done: Done, twins: Twins, wanted: Wanted, *, rank: int, without: Mapping[str, str]
+    done: Done,
+    twins: Twins,
+    wanted: Wanted,
+    names: Mapping[str, Any],
+    *,
+    rank: int,
+    without: Mapping[str, str],
 ) -> tuple[Finished, int]:
     """The message that ends a rank's work, without its failure, and its values' memory file.
 
     Args:
+        names: the namespace, with the ready-made names that the work did not assign.
         without: keys to leave out, with the reason.
     """
-    values = {f"gather:{name}": twins.namespace[name] for name in wanted.gather if name in twins.namespace}
+    values = {f"gather:{name}": names[name] for name in wanted.gather if name in names}
     refused: dict[str, str] = {}
     if rank == 0:
-        own, refused = _of_first_rank(twins, wanted)
+        own, refused = _of_first_rank(twins, wanted, names)
         values |= own
     if (rank == 0 or wanted.results) and done.result is not None:
         values["result"] = done.result
     chosen = {key: value for key, value in values.items() if key not in without}
     parcel, fd, lost = pack(chosen, twins, definitions_only=rank != 0 or wanted.by_value)
-    lost = {**(_missing(twins, wanted, rank) if done.error is None else {}), **refused, **without, **lost}
+    lost = {**(_missing(wanted, names, rank) if done.error is None else {}), **refused, **without, **lost}
     unbound = tuple(twins.unbound()) if rank == 0 and wanted.output is None else ()
     data = _rich(done.result) if "result" in lost else None
     return Finished(

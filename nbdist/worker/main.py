@@ -40,6 +40,7 @@ class Rank:
         self._outbox = Outbox(channel)
         self._done = Done()
         self._notebooks_own: dict[str, Any] = {}
+        self._still_lent: dict[str, Any] = {}
 
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
@@ -120,10 +121,11 @@ class Rank:
         self._notebooks_own = {name: namespace.pop(name) for name in READY_MADE_NAMES if name in namespace}
 
     def _take_back_ready_made(self) -> None:
-        for name in READY_MADE_NAMES:
-            vars(builtins).pop(name, None)
-            if name in self._notebooks_own:
-                self._twins.namespace.setdefault(name, self._notebooks_own[name])
+        namespace = self._twins.namespace
+        lent = {name: vars(builtins).pop(name, None) for name in READY_MADE_NAMES}
+        self._still_lent = {name: value for name, value in lent.items() if name not in namespace}
+        for name in self._notebooks_own.keys() - namespace.keys():
+            namespace[name] = self._notebooks_own[name]
 
     def _unpack_call(self, message: Run) -> Work:
         fd = self._channel.take_fd()
@@ -141,7 +143,8 @@ class Rank:
     def _hand_over(self, without: Mapping[str, str]) -> None:
         """Say how the work ended, with the values that are wanted from this rank."""
         rank = self._assignment.rank
-        build = partial(finished, self._done, self._twins, self._wanted, rank=rank, without=without)
+        names = {**self._twins.namespace, **self._still_lent}
+        build = partial(finished, self._done, self._twins, self._wanted, names, rank=rank, without=without)
         built = call_foreign(build)
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)

@@ -120,15 +120,18 @@ def _keep_comms_here() -> None:
     comm.create_comm = comm.DummyComm
 
 
-def run_cell(source: str, first_line: str) -> Done:
-    """Run a cell below its magic's line, so that line numbers are the notebook's."""
+def know_source(shell: Any, text: str) -> None:
+    """In the kernel: what the cell defines will have this source, in tracebacks and for `inspect`."""
+    shell.compile.cache(shell.transform_cell(text), shell.displayhook.prompt_count, raw_code=text)
+
+
+def run_cell(text: str) -> Done:
+    """Run a cell in the rank."""
     shell: Any = InteractiveShell.instance()
     tracebacks: list[str] = []
     _divert_tracebacks(shell, tracebacks)
     hook = shell.displayhook
     hook.value = None
-    # A cell magic must stand on the first line; all else is moved down by the magic's line.
-    text = source if source.lstrip().startswith("%%") else f"# {first_line}\n{source}"
     outcome = shell.run_cell(text, store_history=False)
     error = outcome.error_before_exec or outcome.error_in_exec
     if error is None or (isinstance(error, SystemExit) and not error.code):  # sys.exit(): done, says torchrun

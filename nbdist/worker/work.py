@@ -103,10 +103,17 @@ class CellWork:
     def assigns(self) -> frozenset[str]:
         return self.cell.binds
 
+    @property
+    def text(self) -> str:
+        """The cell with its magic's line as a comment, so that line numbers are the notebook's."""
+        source = self.cell.source
+        # A cell magic must stand on the first line.
+        return source if source.lstrip().startswith("%%") else f"# {self.first_line}\n{source}"
+
     def run(self) -> Done:
         from nbdist.worker.notebook import run_cell
 
-        return run_cell(self.cell.source, self.first_line)
+        return run_cell(self.text)
 
 
 @dataclass(frozen=True, slots=True)
