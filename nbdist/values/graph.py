@@ -39,18 +39,22 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(
         self, stream: io.BytesIO, twins: Twins, *, definitions_only: bool = False, out_of_band: bool = True
     ):
-        self.buffers: list[pickle.PickleBuffer] = []
-        super().__init__(stream, protocol=5, buffer_callback=self._take_buffer if out_of_band else None)
+        buffers: list[pickle.PickleBuffer] = []
+
+        def take_buffer(buffer: pickle.PickleBuffer) -> bool:
+            if buffer.raw().nbytes < _IN_BAND_BYTES:
+                return True
+            buffers.append(buffer)
+            return False
+
+        # Not a method of ours: a cycle through this object would leave its buffers to the garbage
+        # collector, which clears a memoryview before what is built on it.
+        super().__init__(stream, protocol=5, buffer_callback=take_buffer if out_of_band else None)
+        self.buffers = buffers
         self._twins = twins
         self._definitions_only = definitions_only
         self._storages: dict[tuple[str, int, int], Any] = {}
         self._alive: list[Any] = []
-
-    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
-        if buffer.raw().nbytes < _IN_BAND_BYTES:
-            return True
-        self.buffers.append(buffer)
-        return False
 
     def persistent_id(self, obj: Any) -> Any:
         if obj is self._twins.namespace:

@@ -33,6 +33,7 @@ def environment(assignment: Assignment) -> dict[str, str]:
         "ROLE_NAME": "default",
         "MASTER_ADDR": _LOOPBACK,
         "MASTER_PORT": str(assignment.master_port),
+        "NBDIST_DEVICE": assignment.device,
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": f"nbdist-{os.getppid()}",
