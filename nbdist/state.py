@@ -106,9 +106,11 @@ def _fold_rank(rank: RankState, event: Event) -> RankState:
     if isinstance(event, Ready) and rank.phase == "starting":
         return replace(rank, phase="running")
     if isinstance(event, Finished):
-        if rank.stopped and event.outcome == "failed":
+        if rank.stopped and event.outcome != "ok":
             return replace(rank, phase="finished", outcome="interrupted")
-        return replace(rank, phase="finished", outcome=event.outcome, failure=event.failure)
+        # An interrupt that nobody sent is the cell's own exception.
+        outcome: Outcome = "ok" if event.outcome == "ok" else "failed"
+        return replace(rank, phase="finished", outcome=outcome, failure=event.failure)
     if isinstance(event, Died):
         if rank.phase == "finished":
             return replace(rank, phase="gone")

@@ -83,7 +83,7 @@ class Ranks:
 
     def send(self, parcel: Parcel, fd: int) -> None:
         """Give all ranks their next call."""
-        self._arrived.clear()
+        self._drop_arrived()
         self._monitor.begin(self._make_view(str(self.logs.folder)), first=False)
         for worker in self._workers:
             with contextlib.suppress(ChannelError):  # it died; the monitor says how
@@ -226,11 +226,14 @@ class Ranks:
                 shows.append(note)
             elif isinstance(note, Arrived):
                 self._keep(note)
+        self._drop_arrived()
+        for show in shows:
+            self._screen.show(show.items)
+
+    def _drop_arrived(self) -> None:
         for arrived in self._arrived.values():
             os.close(arrived.fd)
         self._arrived.clear()
-        for show in shows:
-            self._screen.show(show.items)
 
     @contextlib.contextmanager
     def answering_interrupts(self) -> Iterator[None]:

@@ -23,6 +23,7 @@ from nbdist.values.kind import Buffer
 from nbdist.values.twins import Twins, is_definition
 
 _IN_BAND_BYTES = 1 << 14
+_LARGE_BASE_BYTES = 1 << 26
 _MAPPED_BYTES = 1 << 20  # larger storages stay on the shared memory in which they came
 
 
@@ -88,10 +89,13 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
     def _reduce_view(self, array: Any) -> Any:
-        """A new array on the memory of one of the notebook's stays a view of it."""
+        """An array on another's memory stays a view of it, as a tensor does of its storage."""
         base = array.base
-        if self._definitions_only or self._twins.key_of(base) is None or array.dtype.hasobject:
+        if base is None or array.dtype.hasobject:
             return NotImplemented
+        known = self._twins.key_of(base) is not None and not self._definitions_only
+        if not known and base.nbytes > max(_LARGE_BASE_BYTES, 8 * array.nbytes):
+            return NotImplemented  # a small piece of something large: just the piece
         if type(array) is not type(base) or not base.flags.c_contiguous or not base.flags.writeable:
             return NotImplemented
         offset = array.ctypes.data - base.ctypes.data

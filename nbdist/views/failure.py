@@ -26,7 +26,7 @@ def failure_of(state: RunState, logs: str, *, whole: bool) -> RankFailedError:
     if logs:
         report.append(f"Each rank's whole output is in {logs}")
     message = _message(groups, len(state.ranks))
-    text = "\n".join([message, "", *report]) if whole else message
+    text = "\n".join([*report, message]) if whole else message
     return RankFailedError(text, failures, len(state.ranks), report)
 
 

@@ -142,6 +142,11 @@ class RankStream(io.TextIOBase):
             _write_whole(self._fd, text.encode(self.encoding, self.errors))
         return len(text)
 
+    def flush(self) -> None:
+        """Wait until the kernel has what was written: a rank that dies now has said it."""
+        if self._outbox.in_owner:
+            self._outbox.flush()
+
     def writable(self) -> bool:
         return True
 

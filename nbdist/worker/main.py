@@ -149,7 +149,7 @@ class Rank:
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)
         message, fd = built
-        if message.outcome == "failed":
+        if self._done.error is not None:
             message = replace(message, failure=self._failure(self._done))
         self._outbox.post(message, fds=[fd])
         self._outbox.flush()
