@@ -11,6 +11,8 @@ from notebook_kernel import NotebookKernel
 pytest_plugins = ["pytester"]
 
 WARM_UP = (
+    # pyzmq's garbage collector: a thread and a context, made by the first message above 64 kB.
+    "print('x' * 100_000)",
     # IPython's event loop for scripts: made by the first `%%bash`, kept for ever.
     "%%bash\ntrue",
     # libuv's signal pipe: made by a process' first store, kept for ever.
@@ -36,7 +38,7 @@ class ModuleKernel:
 
     def get(self) -> NotebookKernel:
         if self._kernel is None:
-            self._kernel = NotebookKernel().__enter__()
+            self._kernel = NotebookKernel({"CUDA_VISIBLE_DEVICES": ""}).__enter__()
             for cell in WARM_UP:
                 self._kernel.run(cell).check()
         return self._kernel
@@ -59,7 +61,6 @@ def kernel(module_kernel: ModuleKernel) -> Iterator[NotebookKernel]:
     """A kernel with an empty namespace and nbdist loaded; the test fails if it leaves anything behind."""
     kernel = module_kernel.get()
     try:
-        kernel.reset()
         # Unloaded first, so that what the last test set for the notebook is gone.
         kernel.run(
             "manager = get_ipython().extension_manager\n"

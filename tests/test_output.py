@@ -1,0 +1,418 @@
+"""What a cell's ranks print and show: in order, labelled, folded, never torn, and whole in the log files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from notebook_kernel import CellRun, NotebookKernel, without_ansi
+
+
+def logs_of(kernel: NotebookKernel) -> list[str]:
+    """The logs of the latest run, by rank. (Folders are named by time, process and number.)"""
+    folders = (kernel.folder / "home" / ".cache" / "nbdist" / "logs").iterdir()
+    latest = max(folders, key=lambda folder: int(folder.name.rpartition("-")[2]))
+    return [path.read_bytes().decode() for path in sorted(latest.glob("rank-*.log"), key=_rank_of)]
+
+
+def _rank_of(log: Path) -> int:
+    return int(log.stem.partition("-")[2])
+
+
+def on_a_screen(text: str) -> list[str]:
+    """Lines as a screen shows them, where a return begins to overwrite the line."""
+    lines = []
+    for line in text.split("\n"):
+        shown = ""
+        for piece in line.split("\r"):
+            shown = piece + shown[len(piece) :]
+        lines.append(shown.rstrip())
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def outline(run: CellRun) -> list[tuple[str, str]]:
+    """Streams and displays in the order in which the front end got them."""
+    parts: list[tuple[str, str]] = []
+    for message in run.messages:
+        if message.msg_type == "stream":
+            name, text = message.content["name"], message.content["text"]
+            if parts and parts[-1][0] == name:
+                parts[-1] = name, parts[-1][1] + text
+            else:
+                parts.append((name, text))
+        elif message.msg_type in ("display_data", "update_display_data"):
+            parts.append((message.msg_type, message.content["data"]["text/plain"]))
+        elif message.msg_type == "clear_output":
+            parts.append(("clear_output", ""))
+    return parts
+
+
+# ── Lines and labels ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_common_lines_appear_once_and_others_with_their_ranks(kernel: NotebookKernel) -> None:
+    cell = """
+        %%distributed --devices 4
+        print("loading")
+        print("shard", rank // 2)
+        print(f"loss {rank / 10}")
+        if rank != 1:
+            print("not the second")
+        print("done")
+        """
+    expected = (
+        "loading\n[0-1] shard 0\n[2-3] shard 1\n[0] loss 0.0\n[1] loss 0.1\n[2] loss 0.2\n[3] loss 0.3\n"
+        "[0,2-3] not the second\ndone\n"
+    )
+    # A batch run's transcript is the same each time.
+    for _ in range(3):
+        assert kernel.run(cell).check().stdout == expected
+
+
+def test_live_text_is_folded_and_labelled_too(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        import torch.distributed as dist
+        dist.barrier()
+        print("loading")
+        print("loss", rank)
+        """,
+        allow_stdin=True,
+    ).check()
+    assert run.stdout == "loading\n[0] loss 0\n[1] loss 1\n"
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_text_is_shown_while_the_cell_runs(kernel: NotebookKernel, watched: bool) -> None:
+    run = kernel.start_run(
+        """
+        %%distributed --devices 2
+        import os, time
+        print("begun")
+        print("rank", rank)
+        while not os.path.exists("go on"):
+            time.sleep(0.01)
+        print("ended")
+        """,
+        allow_stdin=watched,
+    )
+    run.wait_for_text("begun\n[0] rank 0\n[1] rank 1\n")
+    (kernel.working_folder / "go on").touch()
+    run.finish().check()
+    (kernel.working_folder / "go on").unlink()
+    assert run.stdout == "begun\n[0] rank 0\n[1] rank 1\nended\n"
+
+
+def test_one_rank_needs_no_labels(kernel: NotebookKernel) -> None:
+    assert kernel.run("%%distributed --devices 1\nprint('loss', 0.5)").check().stdout == "loss 0.5\n"
+
+
+def test_text_and_displays_are_in_order(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        import sys
+        print("one")
+        display("two")
+        print("three", file=sys.stderr)
+        display({"text/plain": f"rank {rank}"}, raw=True)
+        print("four")
+        """
+    ).check()
+    assert outline(run) == [
+        ("stdout", "one\n"),
+        ("display_data", "'two'"),
+        ("stderr", "three\n"),
+        ("display_data", "rank 0"),
+        ("stdout", "[1]\n"),
+        ("display_data", "rank 1"),
+        ("stdout", "four\n"),
+    ]
+
+
+def test_displays_of_other_ranks_carry_their_label(kernel: NotebookKernel) -> None:
+    run = kernel.run("%%distributed --devices 3\nif rank:\n    display({'text/plain': 'figure'}, raw=True)").check()
+    assert outline(run) == [("stdout", "[1-2]\n"), ("display_data", "figure")]
+
+
+def test_displays_can_be_updated_and_cleared(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        from IPython.display import clear_output
+        handle = display("begun", display_id="progress")
+        handle.update("half")
+        handle.update("done")
+        """
+    ).check()
+    assert outline(run) == [
+        ("display_data", "'begun'"),
+        ("update_display_data", "'half'"),
+        ("update_display_data", "'done'"),
+    ]
+    ids = {
+        message.content["transient"]["display_id"]
+        for message in run.messages
+        if message.msg_type.endswith("display_data")
+    }
+    assert ids == {"progress"}
+    cleared = kernel.run("%%distributed --devices 2\nprint('old')\nclear_output()\nprint('new')").check()
+    assert outline(cleared) == [("stdout", "old\n"), ("clear_output", ""), ("stdout", "new\n")]
+
+
+def test_stderr_stays_stderr(kernel: NotebookKernel) -> None:
+    kernel.run("import logging, sys, warnings\nhandler = logging.StreamHandler()").check()
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        print("out")
+        print("err", file=sys.stderr)
+        print("mine", rank, file=sys.stderr)
+        warnings.warn("take care")
+        """
+    ).check()
+    assert run.stdout == "out\n"
+    lines = run.stderr.splitlines()
+    assert lines[:3] == ["err", "[0] mine 0", "[1] mine 1"]
+    assert lines[3].endswith("UserWarning: take care")
+    assert lines[4] == "  warnings.warn(\"take care\")"
+    assert len(lines) == 5
+
+
+def test_loggers_made_in_the_notebook_write_from_the_ranks(kernel: NotebookKernel) -> None:
+    kernel.run(
+        """
+        import logging, sys
+        logger = logging.getLogger("training")
+        logger.propagate = False
+        to_err, to_out = logging.StreamHandler(), logging.StreamHandler(sys.stdout)
+        logger.handlers[:] = [to_err, to_out]
+        """
+    ).check()
+    run = kernel.run('%%distributed --devices 2\nlogger.warning("epoch %d", 1)\nlogger.warning("rank %d", rank)').check()
+    assert run.stderr == "epoch 1\n[0] rank 0\n[1] rank 1\n"
+    assert run.stdout == run.stderr
+    # In the notebook the handlers write to the notebook, as before.
+    here = kernel.run('logger.warning("here")').check()
+    assert (here.stderr, here.stdout) == ("here\n", "here\n")
+
+
+# ── Ways to write ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_text_below_python_is_captured(kernel: NotebookKernel) -> None:
+    out = kernel.run(
+        """
+        %%distributed --devices 2
+        import ctypes, os, subprocess
+        os.write(1, b"from os.write\\n")
+        os.system("echo from a shell")
+        subprocess.run(["echo", "from a program"], check=True)
+        ctypes.CDLL(None).puts(b"from C, which buffers")
+        ctypes.CDLL(None).printf(b"rank %d of C\\n", rank);
+        """
+    ).check()
+    assert out.stdout == (
+        "from os.write\nfrom a shell\nfrom a program\nfrom C, which buffers\n[0] rank 0 of C\n[1] rank 1 of C\n"
+    )
+    assert out.stderr == ""
+    err = kernel.run("%%distributed --devices 2\nos.write(2, b'to descriptor 2\\n')\nos.system('echo so >&2');")
+    assert (err.check().stdout, err.stderr) == ("", "to descriptor 2\nso\n")
+
+
+def test_text_of_python_children_is_captured(kernel: NotebookKernel) -> None:
+    kernel.run("def speak(name):\n    print('child', name, flush=True)").check()
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        import multiprocessing, threading
+        child = multiprocessing.get_context("fork").Process(target=speak, args=("process",))
+        child.start()
+        child.join()
+        thread = threading.Thread(target=speak, args=("thread",))
+        thread.start()
+        thread.join()
+        del child, thread
+        """
+    ).check()
+    assert sorted(run.stdout.splitlines()) == ["child process", "child thread"]
+    assert run.stderr == ""
+
+
+def test_all_ways_to_use_a_stream(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        import contextlib, io, sys
+        sys.stdout.write("write\\n")
+        sys.stdout.writelines(["write", "lines\\n"])
+        sys.stdout.buffer.write("büffer\\n".encode())
+        sys.stdout.flush()
+        print("a", "b", sep="-", end="|\\n", flush=True)
+        with contextlib.redirect_stdout(io.StringIO()) as kept:
+            print("kept")
+        print("was", kept.getvalue(), end="")
+        print(sys.stdout.encoding, sys.stdout.isatty(), sys.stdout.writable())
+        print("lone surrogate \\udcff and null \\x00")
+        """
+    ).check()
+    assert run.stdout == (
+        "write\nwritelines\nbüffer\na-b|\nwas kept\nutf-8 False True\nlone surrogate \\udcff and null \x00\n"
+    )
+
+
+# ── Text that is hard to show ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_invalid_utf8_is_shown_as_escapes(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        import os
+        os.write(1, b"caf\\xe9 \\xff\\xfe end\\n")
+        euro = "€uro\\n".encode()
+        os.write(1, euro[:1])
+        os.write(1, euro[1:2])
+        os.write(1, euro[2:]);
+        """
+    ).check()
+    assert run.stdout == "caf\\xe9 \\xff\\xfe end\n€uro\n"
+    assert logs_of(kernel) == [run.stdout] * 2
+
+
+def test_a_line_of_a_megabyte(kernel: NotebookKernel) -> None:
+    run = kernel.run("%%distributed --devices 2\nprint('x' * 1_000_000)\nprint('after')").check()
+    assert run.stdout == "x" * 1_000_000 + "\nafter\n"
+    assert logs_of(kernel) == [run.stdout] * 2
+
+
+def test_a_last_line_without_an_end(kernel: NotebookKernel) -> None:
+    same = kernel.run("%%distributed --devices 2\nprint('one')\nprint('two', end='')").check()
+    assert same.stdout == "one\ntwo"
+    own = kernel.run("%%distributed --devices 2\nprint('rank', rank, end='')").check()
+    assert own.stdout == "[0] rank 0\n[1] rank 1\n"
+    assert logs_of(kernel) == ["rank 0", "rank 1"]
+    pieces = kernel.run("%%distributed --devices 2\nfor n in range(3):\n    print(n, end=' ', flush=True)").check()
+    assert pieces.stdout == "0 1 2 "
+
+
+def test_progress_bars_become_one_line(kernel: NotebookKernel) -> None:
+    cell = """
+        %%distributed --devices 2
+        from tqdm import tqdm
+        for n in tqdm(range(50), desc="training"):
+            pass
+        print("trained")
+        """
+    batch = kernel.run(cell).check()
+    assert batch.stdout == "trained\n"
+    assert "\r" not in batch.stderr
+    assert batch.stderr.count("training: 100%") == 1
+    assert batch.stderr.count("\n") == 1
+    live = kernel.run(cell, allow_stdin=True).check()
+    assert live.stdout == "trained\n"
+    (bar,) = on_a_screen(live.stderr)
+    assert bar.startswith("training: 100%")
+    # The log has the bar's every step.
+    assert all("training:   0%" in log and "training: 100%" in log for log in logs_of(kernel))
+
+
+def test_a_live_bar_updates_in_place(kernel: NotebookKernel) -> None:
+    run = kernel.start_run(
+        """
+        %%distributed --devices 2
+        import os, time
+        print("\\rstep 1", end="", flush=True)
+        while not os.path.exists("go on"):
+            time.sleep(0.01)
+        print("\\rstep 2", flush=True)
+        """,
+        allow_stdin=True,
+    )
+    run.wait_for_text("step 1")
+    (kernel.working_folder / "go on").touch()
+    run.finish().check()
+    (kernel.working_folder / "go on").unlink()
+    assert "step 1" in run.stdout
+    assert on_a_screen(run.stdout) == ["step 2"]
+
+
+def test_colours_are_kept_and_do_not_run_out(kernel: NotebookKernel) -> None:
+    red, reset = "\x1b[31m", "\x1b[0m"
+    run = kernel.run(
+        f"%%distributed --devices 2\nprint('{red}alert{reset}')\nprint('{red}left open', rank)\nprint('plain')"
+    ).check()
+    assert without_ansi(run.stdout) == "alert\n[0] left open 0\n[1] left open 1\nplain\n"
+    lines = run.stdout.splitlines()
+    assert f"{red}alert" in lines[0]
+    assert f"{red}left open 0" in lines[1]
+    # The label of the next rank is not red.
+    assert lines[1].endswith(reset)
+
+
+# ── Much text ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_flood_is_shortened_in_the_cell_and_whole_in_the_logs(kernel: NotebookKernel, watched: bool) -> None:
+    run = kernel.run(
+        """
+        %%distributed --devices 4
+        for n in range(20_000):
+            print(f"rank {rank} line {n}")
+        """,
+        allow_stdin=watched,
+    ).check()
+    expected = ["".join(f"rank {rank} line {n}\n" for n in range(20_000)) for rank in range(4)]
+    assert [log == whole for log, whole in zip(logs_of(kernel), expected, strict=True)] == [True] * 4
+    shown = on_a_screen(run.stdout)
+    notices = [line for line in shown if "not shown here" in line]
+    assert notices
+    assert all(str(kernel.folder) in notice for notice in notices)
+    # Every line is whole, each rank's are in order, and the end is there.
+    lines = [line for line in shown if "not shown here" not in line]
+    assert lines[-1].endswith(" line 19999")
+    for rank in range(4):
+        own = [line for line in lines if line.startswith(f"[{rank}] ")]
+        numbers = [int(line.removeprefix(f"[{rank}] rank {rank} line ")) for line in own]
+        assert numbers == sorted(set(numbers))
+    assert len(lines) == sum(line.startswith(("[0] ", "[1] ", "[2] ", "[3] ")) for line in lines)
+    # A Jupyter server drops what comes faster.
+    assert len(run.stdout) < 1_500_000
+    streams = sum(message.msg_type == "stream" for message in run.messages)
+    assert streams <= 20 * (run.duration_s + 1)
+
+
+# ── Logs ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_rank_has_a_log_of_all_it_printed(kernel: NotebookKernel) -> None:
+    cell = """
+        import sys
+        print("out", rank)
+        print("err", rank, file=sys.stderr)
+        print("last", rank)
+        """
+    whole = [f"out {rank}\nerr {rank}\nlast {rank}\n" for rank in range(2)]
+    run = kernel.run("\n        %%distributed --devices 2" + cell).check()
+    assert run.stdout == "[0] out 0\n[1] out 1\n[0] last 0\n[1] last 1\n"
+    assert logs_of(kernel) == whole
+    first = kernel.run("\n        %%distributed --devices 2 --logs rank0" + cell).check()
+    assert (first.stdout, first.stderr) == ("out 0\nlast 0\n", "err 0\n")
+    assert logs_of(kernel) == whole
+    none = kernel.run("\n        %%distributed --devices 2 --logs none" + cell.rstrip() + "\n        42").check()
+    assert (none.stdout, none.stderr, none.result) == ("", "", {"text/plain": "42"})
+    assert logs_of(kernel) == whole
+
+
+def test_logs_of_a_folder_that_cannot_be_written_end_no_run(kernel: NotebookKernel) -> None:
+    (kernel.working_folder / "file").touch()
+    kernel.run("import os\nos.environ['NBDIST_LOG_DIR'] = os.path.abspath('file')").check()
+    try:
+        run = kernel.run("%%distributed --devices 2\nprint('all the same')\nworld_size").check()
+    finally:
+        kernel.run("del os.environ['NBDIST_LOG_DIR']").check()
+    assert run.stdout == "all the same\n"
+    assert run.result == {"text/plain": "2"}
+    assert "are not complete" in run.stderr
