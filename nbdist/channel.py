@@ -29,6 +29,7 @@ class Channel:
     """One end of a bidirectional message pipe. `send` is thread-safe; one thread receives."""
 
     def __init__(self, sock: socket.socket):
+        sock.settimeout(None)  # whatever socket.setdefaulttimeout says
         self._socket = sock
         self._send_lock = threading.Lock()
         self._buffer = bytearray()

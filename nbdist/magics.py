@@ -62,11 +62,14 @@ class _Watch:
 
     def __init__(self, shell: Any):
         self._shell = shell
+        self._kernel_pid = os.getpid()
 
     def before(self, _info: Any = None) -> None:
         this_process.before_cell()
 
     def after(self, result: Any = None) -> None:
+        if os.getpid() != self._kernel_pid:  # the cell's end in a rank
+            return
         known = this_process.unsafe
         number = getattr(result, "execution_count", None) or self._shell.execution_count
         source = getattr(getattr(result, "info", None), "raw_cell", "") or ""

@@ -43,11 +43,9 @@ _short.maxstring = _short.maxother = 80
 # raised as a ValueError with a phrase that goes after "--devices banana: ".
 
 
-def _choice(value: object, names: tuple[str, ...], planned: tuple[str, ...]) -> str:
+def _choice(value: object, names: tuple[str, ...]) -> str:
     if isinstance(value, str) and value in names:
         return value
-    if isinstance(value, str) and value in planned:
-        raise ValueError("not built yet in this version")
     raise ValueError("no such choice" + _did_you_mean(value, names))
 
 
@@ -180,10 +178,10 @@ def option(default: Any, help: str, check: Callable[[object], Any], **facts: Any
     return field(default=default, metadata={"help": help, "check": check, **facts})
 
 
-def choice(default: str, help: str, *names: str, planned: tuple[str, ...] = ()) -> Any:
-    """A field of `Options` that holds one of *names*; those *planned* are refused as not built yet."""
+def choice(default: str, help: str, *names: str) -> Any:
+    """A field of `Options` that holds one of *names*."""
     facts = {"metavar": "|".join(names), "allowed": ", ".join(names), "example": names[-1], "choices": names}
-    check = partial(_choice, names=names, planned=planned)
+    check = partial(_choice, names=names)
     return option(default, help, check, default_help=default, **facts)
 
 

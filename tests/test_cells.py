@@ -44,7 +44,8 @@ def test_collectives(kernel: NotebookKernel) -> None:
         print(weights)
 
         mine = torch.zeros(1)
-        dist.scatter(mine, [torch.tensor([10.0 * r]) for r in range(world_size)] if rank == 0 else None, src=0)
+        shares = [torch.tensor([10.0 * r]) for r in range(world_size)] if rank == 0 else None
+        dist.scatter(mine, shares, src=0)
         print(mine.item())
 
         if rank == 0:
@@ -75,7 +76,9 @@ def test_collectives(kernel: NotebookKernel) -> None:
 
 def test_ready_made_names_shadow_the_notebooks_own(kernel: NotebookKernel) -> None:
     kernel.run('rank, device = "captain", "toaster"\n\ndef who():\n    return rank').check()
-    run = kernel.run("%%distributed --devices 2\nprint(who(), rank, local_rank, world_size, repr(device))").check()
+    run = kernel.run(
+        "%%distributed --devices 2\nprint(who(), rank, local_rank, world_size, repr(device))"
+    ).check()
     assert run.stdout == "[0] 0 0 0 2 device(type='cpu')\n[1] 1 1 1 2 device(type='cpu')\n"
     assert kernel.value("(rank, device, who())") == ("captain", "toaster", "captain")
     assert kernel.value("[name for name in ('local_rank', 'world_size') if name in globals()]") == []
@@ -172,7 +175,9 @@ def test_text_that_is_hard_to_place(kernel: NotebookKernel) -> None:
     assert kernel.run("%%distributed --devices 2\n\n\n# a comment\n\nworld_size  # again").check().result == {
         "text/plain": "2"
     }
-    run = kernel.run('%%distributed --devices 2\ntext = """\n%not_a_magic\n!not a command\n"""\nprint(__name__)').check()
+    run = kernel.run(
+        '%%distributed --devices 2\ntext = """\n%not_a_magic\n!not a command\n"""\nprint(__name__)'
+    ).check()
     assert run.stdout == "__main__\n"
     assert kernel.value("text") == "\n%not_a_magic\n!not a command\n"
     assert kernel.run("%%distributed --devices 2\n# nothing but a comment").check().result is None
@@ -386,6 +391,7 @@ def test_names_are_seen_and_bound_as_in_an_ordinary_cell(kernel: NotebookKernel)
         """
         %%distributed --devices 2
         from math import *
+        from contextlib import nullcontext
         import os.path as paths
 
         def bump():
@@ -396,16 +402,29 @@ def test_names_are_seen_and_bound_as_in_an_ordinary_cell(kernel: NotebookKernel)
         exec("made_by_exec = 3")
         globals()["made_by_globals"] = 4
         for letter in words:
-            with open(os.devnull) if False else __import__("contextlib").nullcontext("text") as opened:
+            with nullcontext("text") as opened:
                 pass
         if (length := len(words)) == 1:
             del OLD
         _hidden = "seen"
         *first, last = "abc"
         """
+    ).check()
+    assert kernel.value("(count, made_by_exec, made_by_globals, letter, opened, length)") == (
+        2,
+        3,
+        4,
+        "a",
+        "text",
+        1,
     )
-    assert kernel.value("(count, made_by_exec, made_by_globals, letter, opened, length)") == (2, 3, 4, "a", "text", 1)
-    assert kernel.value("(_hidden, first, last, sqrt(4), paths.basename('a/b'))") == ("seen", ["a", "b"], "c", 2.0, "b")
+    assert kernel.value("(_hidden, first, last, sqrt(4), paths.basename('a/b'))") == (
+        "seen",
+        ["a", "b"],
+        "c",
+        2.0,
+        "b",
+    )
     assert kernel.value("'OLD' in globals()") is False
 
 
@@ -587,6 +606,14 @@ def test_what_ranks_do_to_their_process_stays_there(kernel: NotebookKernel) -> N
     assert kernel.value(state) == before
 
 
+def test_open_files_of_the_notebook_stand_where_they_stood(kernel: NotebookKernel) -> None:
+    (kernel.working_folder / "lines.txt").write_text("one\ntwo\nthree\n")
+    kernel.run("lines = open('lines.txt', 'rb', buffering=0)\nfirst = lines.readline()").check()
+    run = kernel.run("%%distributed --devices 3\nprint(lines.readline())").check()
+    assert run.stdout == "b'two\\n'\n"
+    assert kernel.value("(first, lines.readline(), lines.close())") == (b"one\n", b"two\n", None)
+
+
 def test_exit_in_a_rank_does_not_end_the_notebook(kernel: NotebookKernel) -> None:
     kernel.run("x = 1").check()
     run = kernel.run("%%distributed --devices 2\nexit()")
@@ -632,7 +659,9 @@ def test_ranks_compute_after_the_notebook_has_used_all_cores(kernel: NotebookKer
 
 
 def test_ranks_use_all_cores_together_and_no_more(kernel: NotebookKernel) -> None:
-    kernel.run("%%distributed --devices 2 --gather threads\nimport torch\nthreads = torch.get_num_threads()").check()
+    kernel.run(
+        "%%distributed --devices 2 --gather threads\nimport torch\nthreads = torch.get_num_threads()"
+    ).check()
     cores = kernel.value("len(__import__('os').sched_getaffinity(0))")
     assert kernel.value("threads") == [max(1, cores // 2)] * 2
 
@@ -655,7 +684,9 @@ def test_a_thread_of_the_notebook_that_prints_does_not_disturb_the_fork(kernel: 
     ).check()
     try:
         for n in range(5):
-            run = kernel.run(f"%%distributed --devices 4\nlogging.warning('rank at work')\nrank + {n}").check()
+            run = kernel.run(
+                f"%%distributed --devices 4\nlogging.warning('rank at work')\nrank + {n}"
+            ).check()
             assert run.result == {"text/plain": str(n)}
             assert "WARNING:root:rank at work\n" in run.stderr
     finally:

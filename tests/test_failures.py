@@ -28,7 +28,9 @@ def failure_of(run: CellRun) -> CellError:
 
 
 def test_one_rank_raises(kernel: NotebookKernel) -> None:
-    kernel.run("def check(batch):\n    if batch > 0:\n        raise ValueError(f'batch {batch} is bad')").check()
+    kernel.run(
+        "def check(batch):\n    if batch > 0:\n        raise ValueError(f'batch {batch} is bad')"
+    ).check()
     error = failure_of(
         kernel.run(
             """
@@ -135,7 +137,10 @@ def test_chained_exceptions_are_shown_whole(kernel: NotebookKernel) -> None:
         ("raise SystemExit(3)", "ranks 0-1 of 2 failed at line 2: SystemExit: 3"),
         ("import sys\nsys.exit('no data')", "ranks 0-1 of 2 failed at line 3: SystemExit: no data"),
         ("assert rank > 5", "ranks 0-1 of 2 failed at line 2: AssertionError"),
-        ("undefined_name", "ranks 0-1 of 2 failed at line 2: NameError: name 'undefined_name' is not defined"),
+        (
+            "undefined_name",
+            "ranks 0-1 of 2 failed at line 2: NameError: name 'undefined_name' is not defined",
+        ),
         ("%no_such_magic", "UsageError: Line magic function `%no_such_magic` not found."),
         ("await nothing()", "NameError: name 'nothing' is not defined"),
         ("raise BaseException('the root')", "ranks 0-1 of 2 failed at line 2: BaseException: the root"),
@@ -312,7 +317,9 @@ def test_a_rank_that_dies_before_the_others_meet_it(kernel: NotebookKernel) -> N
 
 
 def test_children_of_a_failed_rank_are_ended(kernel: NotebookKernel) -> None:
-    kernel.run("import torch\n\nclass Slow(torch.utils.data.Dataset):\n    def __len__(self):\n        return 100")
+    kernel.run(
+        "import torch\n\nclass Slow(torch.utils.data.Dataset):\n    def __len__(self):\n        return 100"
+    )
     run = kernel.run(
         """
         %%distributed --devices 2
@@ -325,14 +332,16 @@ def test_children_of_a_failed_rank_are_ended(kernel: NotebookKernel) -> None:
         next(loader)
         """
     )
-    assert failure_of(run).evalue == "rank 1 of 2 failed at line 7: RuntimeError: enough"
+    assert failure_of(run).evalue == "rank 1 of 2 failed at line 5: RuntimeError: enough"
     poll_until(lambda: kernel.processes() == {}, 10, lambda: f"still there: {kernel.processes()}")
 
 
 def test_ranks_do_not_outlive_the_kernel() -> None:
     with NotebookKernel() as kernel:
         kernel.run("%load_ext nbdist").check()
-        run = kernel.start_run("%%distributed --devices 2\nimport threading\nprint('up')\nthreading.Event().wait()")
+        run = kernel.start_run(
+            "%%distributed --devices 2\nimport threading\nprint('up')\nthreading.Event().wait()"
+        )
         run.wait_for_text("up")
         assert len(kernel.processes()) >= 2
         kernel.kill()
@@ -393,6 +402,17 @@ def test_changes_come_back_after_an_interrupt(kernel: NotebookKernel) -> None:
     kernel.interrupt()
     assert run.finish(30).status == "error"
     assert kernel.value("(history, epoch)") == (["begun"], 3)
+
+
+def test_an_interrupt_while_the_ranks_start(kernel: NotebookKernel) -> None:
+    for _ in range(3):
+        run = kernel.start_run("%%distributed --devices 16\nimport threading\nthreading.Event().wait()")
+        poll_until(lambda: kernel.processes() != {}, 30, lambda: "no rank was started")
+        kernel.interrupt()
+        run.finish(30)
+        assert run.error is not None, run.describe()
+        assert run.error.ename == "KeyboardInterrupt", run.describe()
+        assert kernel.processes() == {}
 
 
 def test_a_second_interrupt_kills_at_once_and_discards_changes(kernel: NotebookKernel) -> None:

@@ -1,4 +1,4 @@
-"""`%%distributed` as a magic: refusals before anything starts, options in effect, help, completion, unloading."""
+"""`%%distributed` as a magic: refusals before anything starts, options, help, completion, unloading."""
 
 from __future__ import annotations
 
@@ -85,10 +85,12 @@ def test_devices_says_how_many_ranks_there_are(kernel: NotebookKernel) -> None:
         "-d 4 -d=2 --accelerator cpu": 2,  # the last one counts
         "--devices=1 --accelerator cpu --start-method fork --backend GLOO": 1,
     }
-    cell = "import torch.distributed as dist\n(world_size, dist.get_world_size(), device.type, dist.get_backend())"
+    kernel.run("import torch.distributed as dist").check()
     for line, count in lines.items():
-        run = kernel.run(f"%%distributed {line}\n{cell}").check()
-        assert run.result == {"text/plain": f"({count}, {count}, 'cpu', 'gloo')"}
+        run = kernel.run(
+            f"%%distributed {line}\nworld_size, dist.get_world_size(), device, dist.get_backend()"
+        ).check()
+        assert run.result == {"text/plain": f"({count}, {count}, device(type='cpu'), 'gloo')"}
 
 
 def test_seed_seeds_python_numpy_and_torch_with_seed_plus_rank(kernel: NotebookKernel) -> None:

@@ -166,20 +166,21 @@ class Ranks:
     def bring_back(self) -> Landed:
         """Write what the ranks handed over into the notebook, all of it or, on trouble, the readable rest."""
         self._plan = []
-        arrived: dict[int, dict[str, Any]] = {}
-        lost: dict[str, str] = {}
-        for rank in sorted(self._arrived):
-            if rank in self.state.alive:
-                arrived[rank] = self._read(rank)
-            values = self._arrived[rank].values
-            of_rank = "" if rank == 0 else f" of rank {rank}"
-            lost |= {f"{name}{of_rank}": why for name, why in values.lost.items()}
+        arrived = {rank: self._read(rank) for rank in sorted(self._arrived) if rank in self.state.alive}
         first = self._arrived.get(0)
         unbound = first.values.unbound if first else ()
         with self._foreign_code():
             landed = land(arrived, unbound, self._twins, world_size=len(self._workers))
-        landed.lost = {**lost, **landed.lost}
+        landed.lost = {**self.lost(), **landed.lost}
         return landed
+
+    def lost(self) -> dict[str, str]:
+        """What stays on the ranks, with the reason."""
+        lost: dict[str, str] = {}
+        for rank, arrived in sorted(self._arrived.items()):
+            of_rank = "" if rank == 0 else f" of rank {rank}"
+            lost |= {f"{title}{of_rank}": reason for title, reason in arrived.values.lost.items()}
+        return lost
 
     def results(self) -> list[Any]:
         """Every rank's result, by rank."""

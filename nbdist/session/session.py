@@ -247,7 +247,8 @@ class Session:
             RankFailedError: the function failed on a rank; the session has ended.
         """
         ranks = self._running()
-        parcel, fd, lost = pack({"call": (function, args, kwargs)}, self._twins, definitions_only=True)
+        values = {**self._new_names(function, args, kwargs), "call": (function, args, kwargs)}
+        parcel, fd, lost = pack(values, self._twins, definitions_only=True)
         try:
             if lost:
                 raise SessionError(
@@ -257,9 +258,20 @@ class Session:
                 ranks.send(parcel, fd)
                 state = ranks.follow(lambda state: state.settled)
                 self._end_if_failed(ranks, state)
-                return ranks.results()
+                results = ranks.results()
+                for title, reason in ranks.lost().items():
+                    Screen(self._shell).note(f"{title} stays behind: {reason}")
+                return results
         finally:
             os.close(fd)
+
+    def _new_names(self, *call: Any) -> dict[str, Any]:
+        """Names that the call may read and that the notebook has bound anew since the ranks saw them."""
+        namespace, seen = self._twins.namespace, self._twins.names
+        names = reached(namespace, (), {"the call": call}).names
+        new = {name: namespace[name] for name in names if seen.get(name, self) is not namespace[name]}
+        seen.update(new)
+        return {f"name:{name}": value for name, value in new.items()}
 
     def stop(self) -> None:
         """End the ranks. A session that has ended stays so."""

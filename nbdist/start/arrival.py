@@ -21,9 +21,15 @@ def make_main(with_ipython: bool) -> None:
         from IPython.core.interactiveshell import InteractiveShell
         from traitlets.config import Config
 
+        class RankShell(InteractiveShell):
+            """A shell without a front end of its own."""
+
+            def enable_gui(self, gui: str | None = None) -> None:
+                """Nothing to do: figures are shown by the notebook."""
+
         # The notebook keeps the history; a database of our own would only be written for nothing.
         config = Config({"HistoryManager": {"enabled": False}})
-        InteractiveShell.instance(config=config, user_module=main)
+        RankShell.instance(config=config, user_module=main)
 
 
 def arrive(channel: Channel) -> None:

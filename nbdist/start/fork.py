@@ -38,6 +38,9 @@ def fork_workers(assignments: Sequence[Assignment], birth: Birth) -> list[Worker
         )
     # What the notebook's files hold in memory is the kernel's to write, once.
     flush_files(birth.twins.known.values())
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # a process without a terminal may have none
+            stream.flush()
     workers: list[Worker] = []
     heal()
     try:
@@ -74,9 +77,6 @@ def _fork(assignment: Assignment, birth: Birth) -> Worker:
     (out, out_end), (err, err_end) = pipes
     kernel_pid = os.getpid()
     random_state = random.getstate()
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # a process without a terminal may have none
-            stream.flush()
     with fork_gate:
         pid = os.fork()
     if pid == 0:

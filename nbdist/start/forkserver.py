@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Sequence
-from multiprocessing.util import spawnv_passfds
 
 from nbdist.channel import Channel, channel_pair
 from nbdist.errors import ChannelError, LaunchError
 from nbdist.messages import Answer, Assignment, Begin, ForkOne, Ready, ReapOne
 from nbdist.start.birth import Birth
 from nbdist.start.luggage import pack_luggage
-from nbdist.start.worker import Worker, open_pipes
+from nbdist.start.worker import Worker, open_pipes, start_python
 
 _GONE_WITHOUT_TRACE = 255
 
@@ -34,19 +32,9 @@ class ForkServer:
         self._lock = threading.Lock()
         self._channel, theirs = channel_pair()
         fd = theirs.fileno()
-        words = [
-            sys.executable,
-            "-m",
-            "nbdist.start.server",
-            str(fd),
-            str(os.getpid()),
-            str(int(with_ipython)),
-        ]
-        self.pid: int = spawnv_passfds(
-            os.fsencode(sys.executable), [os.fsencode(word) for word in words], [fd]
-        )
+        code = f"from nbdist.start.server import main; main({fd}, {os.getpid()}, with_ipython={with_ipython})"
+        self.pid = start_python(code, [fd])
         theirs.close()
-        self._ready = False
 
     def fork(self) -> tuple[int, Channel, tuple[int, int]]:
         """Have a worker forked: its pid, our end of its channel, and the read ends of its pipes.

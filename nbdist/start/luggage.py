@@ -3,9 +3,11 @@ ranks in one shared-memory file, and the notebook's surroundings."""
 
 from __future__ import annotations
 
+import linecache
 import os
 import random
 import sys
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +47,7 @@ def pack_luggage(birth: Birth) -> Luggage:
     while True:
         names = {f"name:{name}": found.namespace[name] for name in sorted(found.names)}
         values = {
-            "surroundings": _surroundings(),
+            "surroundings": _surroundings(found),
             **names,
             "work": (birth.work, birth.wanted),
             "labels": found.labels,
@@ -82,7 +84,15 @@ def _check(lost: Mapping[str, str], birth: Birth) -> None:
             )
 
 
-def _surroundings() -> dict[str, Any]:
+def _sources(found: Reached, shell: Any) -> dict[str, tuple[Any, int]]:
+    """The text of the cells that defined the functions which are sent, for tracebacks and `inspect`."""
+    codes = (obj.__code__ for obj in found.objects.values() if type(obj) is types.FunctionType)
+    files = {code.co_filename for code in codes} & linecache.cache.keys()
+    numbers = getattr(shell.compile, "_filename_map", {})
+    return {file: (linecache.cache[file], numbers.get(file, 0)) for file in files if file in numbers}
+
+
+def _surroundings(found: Reached) -> dict[str, Any]:
     """What a forked worker would have by itself."""
     state: dict[str, Any] = {
         "path": list(sys.path),
@@ -95,6 +105,7 @@ def _surroundings() -> dict[str, Any]:
     shell = current_shell()
     if shell is not None:
         state["cell_number"] = shell.displayhook.prompt_count
+        state["sources"] = _sources(found, shell)
     if numpy is not None:
         state["numpy"] = numpy.random.get_state()
     if torch is not None:
@@ -140,6 +151,9 @@ def _settle(state: Mapping[str, Any]) -> None:
     shell = current_shell()
     if shell is not None and "cell_number" in state:
         # IPython's versions count from different moments on: this holds for all.
+        for file, (entry, number) in state["sources"].items():
+            linecache.cache[file] = entry
+            shell.compile._filename_map[file] = number
         shell.execution_count = state["cell_number"] + shell.execution_count - shell.displayhook.prompt_count
     if "numpy" in state:
         import numpy

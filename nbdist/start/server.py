@@ -1,10 +1,9 @@
-"""The fork server's process: ``python -m nbdist.start.server FD KERNEL_PID WITH_IPYTHON``."""
+"""The fork server's process."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 
 from nbdist.channel import Channel, channel_of
 from nbdist.errors import ChannelEnded
@@ -13,9 +12,10 @@ from nbdist.start.arrival import arrive, make_main
 from nbdist.start.fork import be_worker
 from nbdist.start.worker import reap_child
 from nbdist.worker.afterfork import end_with
+from nbdist.worker.work import formatted
 
 
-def main(fd: int, kernel_pid: int, with_ipython: bool) -> None:
+def main(fd: int, kernel_pid: int, *, with_ipython: bool) -> None:
     """Serve until the kernel is gone."""
     import torch.distributed  # noqa: F401  what every rank needs, loaded once for all
 
@@ -23,6 +23,7 @@ def main(fd: int, kernel_pid: int, with_ipython: bool) -> None:
     end_with(kernel_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     make_main(with_ipython)
+    _warm_up()
     channel = channel_of(fd)
     channel.send(Ready(pid=os.getpid()))
     try:
@@ -36,6 +37,14 @@ def main(fd: int, kernel_pid: int, with_ipython: bool) -> None:
         return
 
 
+def _warm_up() -> None:
+    """Load once what every rank would load at its first exception."""
+    try:
+        raise RuntimeError
+    except RuntimeError as error:
+        formatted(error)
+
+
 def _fork(channel: Channel) -> int:
     fds = [channel.take_fd() for _ in range(3)]
     server_pid = os.getpid()
@@ -47,7 +56,3 @@ def _fork(channel: Channel) -> int:
     for fd in fds:
         os.close(fd)
     return pid
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1")

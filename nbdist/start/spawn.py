@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
-from multiprocessing.util import spawnv_passfds
 
 from nbdist.channel import channel_pair
 from nbdist.messages import Assignment, Begin
 from nbdist.start.birth import Birth
 from nbdist.start.luggage import pack_luggage
-from nbdist.start.worker import Worker, open_pipes
+from nbdist.start.worker import Worker, open_pipes, start_python
 
 
 def spawn_workers(assignments: Sequence[Assignment], birth: Birth, *, with_ipython: bool) -> list[Worker]:
@@ -34,9 +32,8 @@ def _spawn(assignment: Assignment, with_ipython: bool) -> Worker:
     ours, theirs = channel_pair()
     (out, out_end), (err, err_end) = open_pipes()
     fds = [theirs.fileno(), out_end, err_end]
-    numbers = [str(fd) for fd in fds]
-    words = [sys.executable, "-m", "nbdist.start.child", *numbers, str(os.getpid()), str(int(with_ipython))]
-    pid: int = spawnv_passfds(os.fsencode(sys.executable), [os.fsencode(word) for word in words], fds)
+    code = f"from nbdist.start.child import main; main(*{fds}, {os.getpid()}, with_ipython={with_ipython})"
+    pid = start_python(code, fds)
     theirs.close()
     os.close(out_end)
     os.close(err_end)

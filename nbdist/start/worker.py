@@ -5,12 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nbdist.channel import Channel
 
 _GONE_WITHOUT_TRACE = 255
+_HASH_SEED = "1"
+
+
+def start_python(code: str, fds: Sequence[int]) -> int:
+    """Start a new Python that runs `code`, with this one's module path and these descriptors; its pid.
+
+    All that are started so hash strings alike: ranks must see a set's elements in one order.
+    """
+    prepared = f"import sys; sys.path[:] = {sys.path!r}; {code}"
+    environment = {"PYTHONHASHSEED": _HASH_SEED, **os.environ}
+    process = subprocess.Popen([sys.executable, "-c", prepared], pass_fds=fds, env=environment)
+    process.returncode = 0  # it is reaped through its pid, not by this object
+    return process.pid
 
 
 def reap_child(pid: int) -> int:

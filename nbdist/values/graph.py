@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import io
+import marshal
 import os
 import pickle
 import sys
 import types
+import weakref
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -197,6 +199,10 @@ def _reduce_python(obj: Any) -> Any:
     if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ == "__main__":
         wrapped: Any = obj
         return _make_cached, (wrapped.__wrapped__, wrapped.cache_parameters())
+    if isinstance(obj, types.CodeType):  # cloudpickle would drop the file's name; both sides are one Python
+        return marshal.loads, (marshal.dumps(obj),)
+    if type(obj) is weakref.ref and obj() is not None:
+        return weakref.ref, (obj(),)
     if isinstance(obj, functools.cached_property):  # before Python 3.12 it holds a lock
         return _make_cached_property, (obj.func, obj.attrname)
     if isinstance(obj, (io.TextIOWrapper, io.BufferedIOBase, io.FileIO)) and not isinstance(obj, io.BytesIO):

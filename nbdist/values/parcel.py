@@ -6,10 +6,12 @@ privately and tensors and arrays lie right on that mapping: no second copy.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import mmap
 import os
 import pickle
+import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -21,6 +23,8 @@ from nbdist.values.graph import GraphPickler, GraphUnpickler
 from nbdist.values.twins import Twins
 
 _ALIGN_BYTES = 64
+_READ_BYTES = 1 << 20  # smaller files are read, larger ones mapped
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 def pack(
@@ -111,9 +115,7 @@ def unpack_each(parcel: Parcel, fd: int, twins: Twins) -> Iterator[tuple[str, An
     """Read one value after another, as `unpack` does, in the order in which they were packed."""
     if parcel.size_bytes == 0:
         return
-    memory = memoryview(
-        mmap.mmap(fd, parcel.size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    )
+    memory = _open(fd, parcel.size_bytes)
     stream = io.BytesIO(memory[: max((end for _, _, end in parcel.frames), default=0)])
     unpickler = GraphUnpickler(stream, twins, _views(memory, parcel))
     for key, _, _ in parcel.frames:
@@ -121,6 +123,29 @@ def unpack_each(parcel: Parcel, fd: int, twins: Twins) -> Iterator[tuple[str, An
         if isinstance(loaded, Refusal):
             raise ValueLost(key, loaded.reason)
         yield key, loaded
+
+
+def _open(fd: int, size_bytes: int) -> memoryview:
+    """The file's content, writable and private to this process; it lasts while anybody uses it.
+
+    Python's own `mmap` keeps a descriptor for each mapping, and a notebook that keeps results would
+    run out of them.
+    """
+    if size_bytes < _READ_BYTES:
+        content = bytearray(size_bytes)
+        os.preadv(fd, [content], 0)
+        return memoryview(content)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    address = libc.mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, fd, 0)
+    if address in (None, _MAP_FAILED):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    content_there = (ctypes.c_char * size_bytes).from_address(address)
+    # Not at the interpreter's end: tensors may outlive it.
+    weakref.finalize(content_there, libc.munmap, address, size_bytes).atexit = False
+    return memoryview(content_there).cast("B")
 
 
 def _views(memory: memoryview, parcel: Parcel) -> Iterator[memoryview]:

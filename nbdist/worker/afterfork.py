@@ -16,6 +16,7 @@ import signal
 import stat
 import sys
 from collections.abc import Collection
+from multiprocessing import process, resource_tracker, util
 from typing import Any
 
 from nbdist.worker.leaving import forget_exit_handlers
@@ -97,8 +98,6 @@ def _reopen(fd: int) -> None:
 
 def _follow_multiprocessing() -> None:
     """What multiprocessing does at the start of a child that it forked itself."""
-    from multiprocessing import process, resource_tracker, util
-
     process._children = set()  # type: ignore[attr-defined]
     util._finalizer_registry.clear()  # type: ignore[attr-defined]
     util._run_after_forkers()  # type: ignore[attr-defined]

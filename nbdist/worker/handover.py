@@ -102,7 +102,7 @@ def _title(key: str, twins: Twins) -> str:
     kind, _, name = key.partition(":")
     if kind in ("object", "memory"):
         return f"{twins.labels[int(name)]} (its new content)"
-    return "the last expression's value" if kind == "result" else name
+    return "the result" if kind == "result" else name
 
 
 def _rich(value: Any) -> Mapping[str, Any]:

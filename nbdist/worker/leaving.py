@@ -6,6 +6,7 @@ import atexit
 import gc
 import io
 from collections.abc import Iterable
+from multiprocessing import resource_tracker, util
 from typing import Any
 
 from nbdist.values.foreign import call_foreign
@@ -23,8 +24,6 @@ def leave(inherited: Iterable[object]) -> None:
     Args:
         inherited: objects from before the fork among which there may be open files.
     """
-    from multiprocessing import resource_tracker, util
-
     util._exit_function()  # type: ignore[attr-defined]
     tracker: Any = resource_tracker._resource_tracker
     if tracker._pid is not None:  # it unlinks shared memory that was left; killed, it could not
@@ -38,5 +37,6 @@ def flush_files(objects: Iterable[Any]) -> None:
     # Text before the binary buffer under it.
     for kind in (io.TextIOWrapper, io.BufferedIOBase):
         for obj in objects:
-            if isinstance(obj, kind) and not obj.closed and obj.writable():
+            # Asked of the type: an object such as a lazy proxy may lie about its class, or raise.
+            if issubclass(type(obj), kind) and not obj.closed and obj.writable():
                 call_foreign(obj.flush)

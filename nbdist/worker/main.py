@@ -18,7 +18,7 @@ from nbdist.messages import Assignment, Leave, Ready, Run, SendAgain
 from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
-from nbdist.values.parcel import unpack
+from nbdist.values.parcel import unpack_each
 from nbdist.values.twins import Twins
 from nbdist.worker import interrupts
 from nbdist.worker.capture import Outbox, replace_streams
@@ -130,7 +130,12 @@ class Rank:
     def _unpack_call(self, message: Run) -> Work:
         fd = self._channel.take_fd()
         try:
-            function, args, kwargs = unpack(message.parcel, fd, self._twins)["call"]
+            for key, value in unpack_each(message.parcel, fd, self._twins):
+                kind, _, name = key.partition(":")
+                if kind == "name":
+                    self._twins.namespace[name] = value
+                else:
+                    function, args, kwargs = value
         finally:
             os.close(fd)
         return CallWork(function, args, kwargs)

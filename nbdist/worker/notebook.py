@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import getpass
+import logging
 import os
 import sys
 import tempfile
@@ -82,7 +83,10 @@ class RankDisplayHook(DisplayHook):
 def take_over(shell: InteractiveShell, outbox: Outbox) -> None:
     """Turn the forked shell into the rank's."""
     asyncio._set_running_loop(None)
+    log = logging.getLogger("asyncio")
+    log.disabled, disabled = True, log.disabled  # the user may listen at DEBUG: this is no news
     asyncio.set_event_loop(asyncio.new_event_loop())
+    log.disabled = disabled
     _name_cells_as_the_kernel_does()
     # The running cell's number: tracebacks name the cell by it.
     shell.execution_count = shell.displayhook.prompt_count

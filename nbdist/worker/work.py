@@ -108,7 +108,11 @@ class CellWork:
         """The cell with its magic's line as a comment, so that line numbers are the notebook's."""
         source = self.cell.source
         # A cell magic must stand on the first line.
-        return source if source.lstrip().startswith("%%") else f"# {self.first_line}\n{source}"
+        if source.lstrip().startswith("%%"):
+            return source
+        code = source.lstrip("\n")
+        indent = code[: len(code) - len(code.lstrip())]  # pasted code may be indented as a whole
+        return f"{indent}# {self.first_line}\n{source}"
 
     def run(self) -> Done:
         from nbdist.worker.notebook import run_cell
