@@ -22,6 +22,7 @@ from typing import Any
 from nbdist.worker.leaving import forget_exit_handlers
 
 _PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_rank(kernel_pid: int, stdout_fd: int, stderr_fd: int, keep: Collection[int]) -> None:
@@ -47,7 +48,7 @@ def become_rank(kernel_pid: int, stdout_fd: int, stderr_fd: int, keep: Collectio
 def end_with(kernel_pid: int) -> None:
     """Have Linux kill this process when its parent's forking thread ends, SIGKILL included."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != kernel_pid:  # it ended before the call above
         os._exit(1)
 

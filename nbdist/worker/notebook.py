@@ -31,7 +31,7 @@ class RankDisplayPublisher(DisplayPublisher):
     """Sends ``display(...)``, updates and ``clear_output`` as messages."""
 
     def __init__(self, shell: InteractiveShell, outbox: Outbox):
-        super().__init__(parent=shell, shell=shell)
+        super().__init__(shell=shell)
         self._outbox = outbox
 
     def publish(
