@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 from nbdist.errors import NbdistError
 
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0, or 1 with the message on stderr.
     """
     parser = argparse.ArgumentParser(prog="nbdist", description="A notebook cell that runs on every GPU.")
-    parser.add_argument("--version", action="version", version=f"nbdist {version('nbdist')}")
+    parser.add_argument("--version", action="version", version=f"nbdist {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("demo", help="train on real data on 2 CPU ranks, here in the terminal")
     parser.parse_args(argv)
@@ -32,6 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("nbdist: interrupted", file=sys.stderr)
         return 130
+
+
+def _version() -> str:
+    try:
+        return version("nbdist")
+    except PackageNotFoundError:  # run from a checkout
+        return "(not installed)"
 
 
 def _demo() -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nbdist.digits import digits_net, load_digits
 from nbdist.session import launch
-from nbdist.training import print_rank_zero, setup, setup_loader
+from nbdist.training import setup, setup_loader
 
 _RANKS = 2
 _EPOCHS = 12
@@ -51,7 +51,7 @@ def train() -> tuple[Any, float]:
             loss.backward()
             optimizer.step()
             _show(epoch, epoch * len(loader) + step + 1, steps, loss.item())
-    print_rank_zero()
+    print()
     images, labels = test_set.tensors
     with torch.no_grad():
         accuracy = (model(images).argmax(1) == labels).float().mean().item()
@@ -61,7 +61,8 @@ def train() -> tuple[Any, float]:
 def _show(epoch: int, done: int, steps: int, loss: float) -> None:
     filled = _BAR_CELLS * done // steps
     bar = "█" * filled + "·" * (_BAR_CELLS - filled)
-    print_rank_zero(f"\repoch {epoch + 1:2}/{_EPOCHS} {bar} {done:3}/{steps} steps  loss {loss:.3f}", end="")
+    # Bars of all ranks become one.
+    print(f"\repoch {epoch + 1:2}/{_EPOCHS} {bar} {done:3}/{steps} steps  loss {loss:.3f}", end="")
 
 
 def main() -> None:

@@ -7,8 +7,11 @@ store that the kernel hosts, so that stale addresses are never met.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import socket
+import stat
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -56,6 +59,7 @@ class Group:
         # Every group ever made. The last reference to a destroyed one may be dropped by C++ code that
         # holds the GIL, and its destructor waits for a thread that needs the GIL: for ever.
         self._kept: list[Any] = []
+        self._sockets: set[tuple[int, int]] = set()
 
     def set_up(self) -> None:
         """Choose the device, answer `init_process_group` from now on, and make the group."""
@@ -77,9 +81,28 @@ class Group:
 
     def new_group(self, *args: Any, **kwargs: Any) -> Any:
         """As `torch.distributed.new_group`."""
-        group = self._new_group(*args, **kwargs)
+        with self._noting_sockets():
+            group = self._new_group(*args, **kwargs)
         self._kept.append(group)
         return group
+
+    @contextlib.contextmanager
+    def _noting_sockets(self) -> Iterator[None]:
+        before = _open_sockets()
+        yield
+        self._sockets |= _open_sockets() - before
+
+    def break_off(self) -> None:
+        """Make every operation that waits for a peer fail, now. The groups cannot be used afterwards.
+
+        gloo's own abort does not free a thread that waits; the end of its connections does.
+        """
+        for fd, _ in self._sockets & _open_sockets():
+            # An OSError: gloo has closed it by itself meanwhile.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as sock:
+                # Not the listening one: gloo's thread that accepts would end the process.
+                if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def init_process_group(
         self,
@@ -100,7 +123,7 @@ class Group:
         """
         import torch.distributed as dist
 
-        del init_method, store  # whatever MASTER_ADDR and MASTER_PORT say: one store serves this run
+        del init_method  # whatever MASTER_ADDR and MASTER_PORT say: one store serves this run
         self._check("world_size", world_size, self._assignment.world_size)
         self._check("rank", rank, self._assignment.rank)
         backend = str(backend).lower() if backend is not None else None
@@ -109,9 +132,24 @@ class Group:
             return
         if timeout is None and self._assignment.timeout_s is not None:
             timeout = timedelta(seconds=self._assignment.timeout_s)
+        store = self._next_store()  # its connection is not the group's
+        with self._noting_sockets():
+            self._make_group(backend, store, timeout, group_name, pg_options, further)
+
+    def _make_group(
+        self,
+        backend: str | None,
+        store: Any,
+        timeout: timedelta | None,
+        group_name: str,
+        pg_options: Any,
+        further: dict[str, Any],
+    ) -> None:
+        import torch.distributed as dist
+
         self._original(
             backend or self._assignment.backend,
-            store=self._next_store(),
+            store=store,
             rank=self._assignment.rank,
             world_size=self._assignment.world_size,
             timeout=timeout,
@@ -137,6 +175,17 @@ class Group:
             )
         self._generation += 1
         return dist.PrefixStore(f"nbdist/{self._generation}", self._store)
+
+
+def _open_sockets() -> set[tuple[int, int]]:
+    """This process's sockets, as descriptor and inode (a number may be used again by another socket)."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own descriptor
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found.add((int(name), status.st_ino))
+    return found
 
 
 def _stand_in(wrapper: Any, ours: Callable[..., Any]) -> Callable[..., Any]:

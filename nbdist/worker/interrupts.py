@@ -2,25 +2,54 @@
 
 Front ends may signal the ranks directly, and the kernel does too: between works, while a traceback
 is made and while values are handed over, an interrupt does no harm, however often it comes.
+
+Python answers a signal only when its main thread comes back to Python code. A rank that waits in a
+collective does not: then, after a moment, a thread breaks the collective off.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+
+# How long the main thread may take to come back by itself.
+_PATIENCE_S = 0.2
 
 _listening = False
+_answered = threading.Event()
 
 
-def install() -> None:
-    """Take SIGINT over. Call in the main thread."""
+def install(break_off: Callable[[], None]) -> None:
+    """Take SIGINT over. Call in the main thread.
+
+    Args:
+        break_off: frees a main thread that waits in a collective; called in another thread.
+    """
+    wake_up, wake = os.pipe()
+    os.set_blocking(wake, False)
     signal.signal(signal.SIGINT, _on_interrupt)
+    # The C handler writes here at once, wherever the main thread is.
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    # A signal to a child of the rank is none to the rank.
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+    watch = threading.Thread(target=_watch, args=(wake_up, break_off), name="nbdist-interrupts", daemon=True)
+    watch.start()
 
 
 def _on_interrupt(*_: object) -> None:
+    _answered.set()
     if _listening:
         raise KeyboardInterrupt
+
+
+def _watch(wake_up: int, break_off: Callable[[], None]) -> None:
+    while numbers := os.read(wake_up, 64):
+        if signal.SIGINT in numbers and _listening and not _answered.wait(_PATIENCE_S):
+            break_off()
+        _answered.clear()
 
 
 @contextlib.contextmanager

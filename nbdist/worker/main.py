@@ -38,13 +38,14 @@ class Rank:
         self._twins = twins
         self._wanted = wanted
         self._outbox = Outbox(channel)
+        self._group = Group(assignment)
         self._done = Done()
         self._notebooks_own: dict[str, Any] = {}
         self._still_lent: dict[str, Any] = {}
 
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
-        interrupts.install()
+        interrupts.install(self._group.break_off)
         replace_streams(self._outbox)
         os.environ.update(environment(self._assignment))
         self._twins.watch_forks()
@@ -73,7 +74,7 @@ class Rank:
 
             take_over(shell, self._outbox)
         share_cores(self._assignment.world_size)
-        Group(self._assignment).set_up()
+        self._group.set_up()
         if self._assignment.seed is not None:
             from nbdist.training import seed_everything
 
