@@ -23,7 +23,7 @@ from nbdist.session.monitor import Arrived, Broken, Interrupted, Monitor, Note, 
 from nbdist.session.store import Meeting
 from nbdist.start import start_workers
 from nbdist.start.birth import Birth
-from nbdist.start.worker import Worker
+from nbdist.start.worker import Worker, end_workers, occupy_standard_descriptors
 from nbdist.state import RunState
 from nbdist.values.landing import Landed, land
 from nbdist.values.parcel import unpack
@@ -51,6 +51,7 @@ class Ranks:
     def __init__(self, assignments: Sequence[Assignment], screen: Screen, view: Callable[[str], TextView]):
         self._screen = screen
         self._make_view = view
+        occupy_standard_descriptors()
         self._meeting = Meeting(len(assignments))
         self._assignments = [
             replace(assignment, master_port=self._meeting.port) for assignment in assignments
@@ -71,15 +72,18 @@ class Ranks:
             LaunchError: they cannot be started; nothing is left behind.
         """
         self._twins = birth.twins
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._meeting.close)
             self._workers = start_workers(method, self._assignments, birth, with_ipython=with_ipython)
-        except BaseException:
-            self._meeting.close()
-            raise
-        self._meeting.open()
-        self._monitor = Monitor(self._workers, self.logs, self._inbox)
+            undo.callback(self._end_workers)
+            self._meeting.open()
+            self._monitor = Monitor(self._workers, self.logs, self._inbox)
+            undo.pop_all()
         self._monitor.begin(self._make_view(str(self.logs.folder)), first=True)
         self._monitor.start()
+
+    def _end_workers(self) -> None:
+        end_workers(self._workers)
 
     def send(self, parcel: Parcel, fd: int) -> None:
         """Give all ranks their next call."""

@@ -17,7 +17,7 @@ from nbdist.errors import LaunchError
 from nbdist.forksafety import fork_gate, heal
 from nbdist.messages import Assignment
 from nbdist.start.birth import Birth
-from nbdist.start.worker import Worker, open_pipes
+from nbdist.start.worker import Worker, end_workers, open_pipes
 from nbdist.worker.afterfork import become_rank
 from nbdist.worker.leaving import flush_files
 from nbdist.worker.main import run_rank
@@ -48,10 +48,7 @@ def fork_workers(assignments: Sequence[Assignment], birth: Birth) -> list[Worker
             for assignment in assignments:
                 workers.append(_fork(assignment, birth))
     except OSError as error:
-        for worker in workers:
-            worker.kill()
-            worker.reap()
-            worker.close()
+        end_workers(workers)
         raise LaunchError(
             f"rank {len(workers)} of {len(assignments)} could not be forked: {error}. "
             "Ask for fewer ranks (--devices), or raise the limit that it names (ulimit -u, ulimit -n)."

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from nbdist.channel import Channel
 
 _GONE_WITHOUT_TRACE = 255
+_LAST_STANDARD_FD = 2
 _HASH_SEED = "1"
 
 
@@ -44,8 +45,17 @@ def reap_child(pid: int) -> int:
         return _GONE_WITHOUT_TRACE
 
 
+def occupy_standard_descriptors() -> None:
+    """Give a process that was started without some of the descriptors 0 to 2 the null device there:
+    a pipe or socket of ours must not get such a number."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD_FD:
+        continue
+    os.close(fd)
+
+
 def open_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
     """Pipes for a worker's descriptors 1 and 2, as (read end, write end); the read ends do not block."""
+    occupy_standard_descriptors()
     out = os.pipe()
     try:
         err = os.pipe()
@@ -105,3 +115,11 @@ class Worker:
         self.channel.close()
         for fd in (self.pidfd, self.stdout_fd, self.stderr_fd):
             os.close(fd)
+
+
+def end_workers(workers: Sequence[Worker]) -> None:
+    """End workers of a start that failed, and give back what they hold."""
+    for worker in workers:
+        worker.kill()
+        worker.reap()
+        worker.close()

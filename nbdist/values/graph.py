@@ -93,12 +93,12 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _reduce_view(self, array: Any) -> Any:
         """An array on another's memory stays a view of it, as a tensor does of its storage."""
         base = array.base
-        if base is None or array.dtype.hasobject:
+        if type(base) is not type(array) or array.dtype.hasobject:
             return NotImplemented
         known = self._twins.key_of(base) is not None and not self._definitions_only
         if not known and base.nbytes > max(_LARGE_BASE_BYTES, 8 * array.nbytes):
             return NotImplemented  # a small piece of something large: just the piece
-        if type(array) is not type(base) or not base.flags.c_contiguous or not base.flags.writeable:
+        if not base.flags.c_contiguous or not base.flags.writeable:
             return NotImplemented
         offset = array.ctypes.data - base.ctypes.data
         return type(array), (array.shape, array.dtype, base, offset, array.strides)

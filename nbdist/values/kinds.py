@@ -11,7 +11,7 @@ import sys
 import types
 from typing import Any
 
-from nbdist.values import numeric, plain
+from nbdist.values import frames, numeric, plain
 from nbdist.values.kind import Kind
 
 # Machinery of the kernel and of Python: stands for itself, is never entered and never rewritten.
@@ -48,6 +48,9 @@ _BY_BASE: tuple[tuple[type, Kind], ...] = (
 _BY_NAME: tuple[tuple[str, str, Kind], ...] = (
     ("torch", "Tensor", numeric.TensorKind()),
     ("numpy", "ndarray", numeric.ArrayKind()),
+    ("pandas", "DataFrame", frames.FrameKind()),
+    ("pandas", "Series", frames.FrameKind()),
+    ("pandas", "Index", _ITSELF),  # it does not change, except for its caches
     ("torch.utils.data", "DataLoader", plain.LoaderKind()),
 )
 

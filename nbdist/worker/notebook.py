@@ -63,7 +63,9 @@ class RankDisplayHook(DisplayHook):
     """Keeps the last expression's value; earlier ones, where IPython shows them too, are displayed."""
 
     def __init__(self, shell: InteractiveShell, outbox: Outbox):
+        last_outputs = {name: shell.user_ns[name] for name in ("_", "__", "___") if name in shell.user_ns}
         super().__init__(shell=shell, cache_size=0)
+        shell.user_ns.update(last_outputs)  # a new hook begins with empty ones
         self._outbox = outbox
         self.value: Any = None
 
