@@ -1,6 +1,6 @@
 """Measure nbdist against its marks, in a real kernel, and print a table.
 
-python benchmarks/run.py               all of it, about two minutes
+python benchmarks/run.py               all of it, about five minutes
 python benchmarks/run.py --only text   one theme
 """
 
@@ -12,6 +12,7 @@ import sys
 import endings
 import harness
 import memory
+import methods
 import results
 import start
 import text
@@ -22,6 +23,7 @@ THEMES = {
     "text": text.measure,
     "memory": memory.measure,
     "endings": endings.measure,
+    "methods": methods.measure,
 }
 
 
