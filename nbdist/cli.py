@@ -21,9 +21,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="nbdist", description="A notebook cell that runs on every GPU.")
     parser.add_argument("--version", action="version", version=f"nbdist {_version()}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("demo", help="train on real data on 2 CPU ranks, here in the terminal")
-    parser.parse_args(argv)
+    if parser.parse_args(argv).command is None:
+        parser.print_help()
+        return 0
     try:
         return _demo()
     except NbdistError as error:

@@ -103,6 +103,8 @@ class Failure:
         message = self.message
         if len(message) > _MESSAGE_CHARS:
             message = f"{message[:_MESSAGE_CHARS]}… ({len(message):,} characters)"
+        if self.type_name == "Died":
+            return message
         return f"{self.type_name}: {message}" if message else self.type_name
 
 
@@ -143,6 +145,7 @@ class RunInterrupted(KeyboardInterrupt):
 
 
 RunInterrupted.__name__ = RunInterrupted.__qualname__ = "KeyboardInterrupt"
+RunInterrupted.__module__ = "builtins"  # a traceback shows it as what it is to all that catch it
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

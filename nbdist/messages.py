@@ -42,12 +42,14 @@ class Values:
         lost: values that stay behind, with the reason.
         result_data: the last expression's rich display as the rank formatted it, where its value
             stays behind.
+        imported: parts of torch that the rank had to import by itself.
     """
 
     parcel: Parcel
     unbound: tuple[str, ...] = ()
     lost: Mapping[str, str] = field(default_factory=dict)
     result_data: Mapping[str, Any] | None = None
+    imported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,7 +284,10 @@ def from_keywords(**keywords: object) -> Options:
         if name not in known:
             guess = _did_you_mean(name, known, "{}=")
             allowed = ", ".join(f"{n}=" for n in known)
-            raise OptionError(f"{_as_keyword(name, value)}: no such option{guess}. Allowed: {allowed}.")
+            raise OptionError(
+                f"{_as_keyword(name, value)}: no such option{guess}. Allowed: {allowed}. "
+                "Keywords of your own function go into it by functools.partial."
+            )
         absent = value is None and known[name].default is None
         values[name] = None if absent else _checked(known[name], value, partial(_as_keyword, name))
     return Options(**values)

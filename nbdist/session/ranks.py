@@ -33,7 +33,7 @@ from nbdist.views.text import TextView
 # After a rank has failed: how long the others may still tell of a failure of their own, and how
 # long an interrupted rank has to hand over what it has.
 _GRACE_S = 0.1
-_ANSWER_S = 0.4
+_ANSWER_S = 0.6
 # After the user's interrupt: the ranks end within 2 s, whatever they do.
 _INTERRUPT_ANSWER_S = 1.5
 _LEAVE_S = 2.0
@@ -189,6 +189,10 @@ class Ranks:
     def results(self) -> list[Any]:
         """Every rank's result, by rank."""
         return [self._read(rank).get("result") for rank in sorted(self._arrived)]
+
+    def imported(self) -> tuple[str, ...]:
+        """Parts of torch that rank 0 had to import by itself."""
+        return self._arrived[0].values.imported if 0 in self._arrived else ()
 
     def result_data(self) -> Mapping[str, Any] | None:
         """The rich display of a result whose value stays on rank 0."""

@@ -81,10 +81,21 @@ def _text_view(world_size: int, batch: bool, logs: Any, folder: str) -> TextView
     return TextView(world_size, batch=batch, logs=logs, log_dir=folder)
 
 
+_needed_parts: set[str] = set()
+
+
+def _load_torch() -> None:
+    """Import before the fork, once here instead of once in each rank, what ranks need: torch, and the
+    parts of it that earlier ranks had to import (an optimizer's first use takes more than a second)."""
+    import torch.distributed  # noqa: F401
+
+    while _needed_parts:
+        call_foreign(partial(importlib.import_module, _needed_parts.pop()))
+
+
 def _run_once(work: Work, options: Options, shell: Any, *, show_result: bool) -> Any:
     """Start ranks for one piece of work, bring back what it did, and end them."""
-    import torch.distributed  # noqa: F401  before the fork: once here instead of once in each rank
-
+    _load_torch()
     found = reached(_namespace(shell), _roots(work, options), work.objects)
     wanted = Wanted(output=options.output, gather=options.gather)
     birth = Birth(found=found, twins=twins_of(found), work=work, wanted=wanted)
@@ -96,6 +107,7 @@ def _run_once(work: Work, options: Options, shell: Any, *, show_result: bool) ->
             state = ranks.follow(lambda state: state.settled)
             landed = ranks.bring_back()
             data = ranks.result_data()
+            _needed_parts.update(ranks.imported())
         finally:
             ranks.stop()
     _report(landed, ranks, Screen(shell))
@@ -218,8 +230,7 @@ class Session:
             SessionError: it runs already.
             LaunchError, RankFailedError: the ranks do not come up; none is left.
         """
-        import torch.distributed  # noqa: F401  before the fork: once here instead of once in each rank
-
+        _load_torch()
         if self._ranks is not None:
             raise SessionError(
                 "This session has been started already. Call stop() first, or make another Session."
@@ -238,6 +249,8 @@ class Session:
 
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
         """Call ``function(*args, **kwargs)`` on every rank.
+
+        Its arguments are copies, and what it changes stays on the ranks: return what you want back.
 
         Returns:
             The return values, by rank.

@@ -112,6 +112,10 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return self._reduce_storage(obj)
         if isinstance(obj, torch.nn.parallel.DistributedDataParallel):
             return _itself, (obj.module,)
+        if isinstance(obj, torch.Tensor) and obj.grad_fn is not None:
+            return _itself, (
+                obj.detach(),
+            )  # its graph stays behind: `backward()` on it must not seem to work
         if isinstance(obj, torch.Tensor) and obj.is_leaf and obj.grad is not None:
             reduced = obj.__reduce_ex__(5)  # it leaves the gradient behind
             return (*reduced, obj.grad, None, None, _set_grad) if len(reduced) == 2 else reduced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import copyreg
 import functools
@@ -34,6 +35,7 @@ _BY_BASE: tuple[tuple[type, Kind], ...] = (
     (frozenset, _FROZEN),
     (collections.deque, plain.DequeKind()),
     (bytearray, plain.ByteArrayKind()),
+    (array.array, plain.NumberArrayKind()),
     (types.FunctionType, plain.FunctionKind()),
     (types.CellType, plain.CellKind()),
     (type, plain.ClassKind()),
@@ -51,6 +53,9 @@ _BY_NAME: tuple[tuple[str, str, Kind], ...] = (
     ("pandas", "DataFrame", frames.FrameKind()),
     ("pandas", "Series", frames.FrameKind()),
     ("pandas", "Index", _ITSELF),  # it does not change, except for its caches
+    ("numpy.random", "Generator", plain.NumpyGeneratorKind()),
+    ("numpy.random", "RandomState", plain.OldNumpyGeneratorKind()),
+    ("torch", "Generator", plain.TorchGeneratorKind()),
     ("torch.utils.data", "DataLoader", plain.LoaderKind()),
 )
 

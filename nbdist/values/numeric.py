@@ -16,11 +16,12 @@ class ArrayKind(Kind):
 
     def parts(self, obj: Any) -> tuple[Any, ...]:
         base = () if obj.base is None else (obj.base,)
-        return (*base, *obj.flat) if obj.dtype.hasobject else base
+        return (*base, *self.content(obj).parts)
 
     def content(self, obj: Any) -> Content:
         layout = (obj.ctypes.data, obj.shape, obj.strides, obj.dtype)
-        return Content(tuple(obj.flat) if obj.dtype.hasobject else (), layout)
+        parts = tuple(obj.flat) if obj.dtype.hasobject else ()
+        return Content((*parts, *attributes_of(obj).values()), layout)  # a masked array has its mask there
 
     def memory(self, obj: Any) -> Buffer | None:
         import numpy
@@ -33,12 +34,14 @@ class ArrayKind(Kind):
         return Buffer(low, high - low)
 
     def portable(self, obj: Any) -> Any:
-        return obj.copy()
+        return obj.copy(), attributes_of(obj)
 
     def land(self, twin: Any, portable: Any) -> None:
-        if twin.shape != portable.shape:
-            twin.resize(portable.shape, refcheck=False)
-        twin[...] = portable
+        values, attributes = portable
+        if twin.shape != values.shape:
+            twin.resize(values.shape, refcheck=False)
+        twin[...] = values
+        set_attributes(twin, attributes)
 
 
 class TensorKind(Kind):

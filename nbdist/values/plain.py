@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import gc
 import pickle
@@ -221,6 +222,54 @@ class Stateful(Kind):
 
     def land(self, twin: Any, portable: Any) -> None:
         twin.__setstate__(portable)
+
+
+class NumpyGeneratorKind(Kind):
+    """numpy's random generators."""
+
+    def content(self, obj: Any) -> Content:
+        return Content(facts=(pickle.dumps(self.portable(obj)),))
+
+    def portable(self, obj: Any) -> Any:
+        return obj.bit_generator.state
+
+    def land(self, twin: Any, portable: Any) -> None:
+        twin.bit_generator.state = portable
+
+
+class OldNumpyGeneratorKind(NumpyGeneratorKind):
+    """`numpy.random.RandomState`."""
+
+    def portable(self, obj: Any) -> Any:
+        return obj.get_state()
+
+    def land(self, twin: Any, portable: Any) -> None:
+        twin.set_state(portable)
+
+
+class TorchGeneratorKind(NumpyGeneratorKind):
+    """`torch.Generator`; a GPU's generator stands for itself."""
+
+    def portable(self, obj: Any) -> Any:
+        return obj.get_state().numpy().tobytes() if obj.device.type == "cpu" else b""
+
+    def land(self, twin: Any, portable: Any) -> None:
+        import torch
+
+        twin.set_state(torch.frombuffer(bytearray(portable), dtype=torch.uint8))
+
+
+class NumberArrayKind(Kind):
+    """`array.array`."""
+
+    def content(self, obj: Any) -> Content:
+        return Content(facts=(obj.tobytes(),))
+
+    def portable(self, obj: Any) -> Any:
+        return obj.tobytes()
+
+    def land(self, twin: Any, portable: Any) -> None:
+        twin[:] = array.array(twin.typecode, portable)
 
 
 class RunningKind(Kind):

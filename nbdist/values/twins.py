@@ -10,6 +10,7 @@ import contextlib
 import gc
 import operator
 import os
+import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,11 @@ def _items(obj: Any) -> tuple[Any, ...]:
     if type(obj) is dict:
         return (*obj, *obj.values())
     return tuple(obj)
+
+
+def parts_of_torch() -> frozenset[str]:
+    """Sub-packages of torch that are imported here; some load only when they are first needed."""
+    return frozenset(name for name in sys.modules if name.startswith("torch.") and name.count(".") == 1)
 
 
 def is_definition(obj: object) -> bool:
@@ -76,6 +82,7 @@ class Twins:
 
     Attributes:
         names: the namespace as it was when this was made.
+        torch_before: the parts of torch that were imported then.
     """
 
     def __init__(
@@ -88,6 +95,7 @@ class Twins:
     ):
         self.namespace = namespace
         self.names = dict(namespace)
+        self.torch_before = parts_of_torch()
         self.known = known
         self.labels = labels
         self._keys = {id(obj): key for key, obj in known.items()} if told else None

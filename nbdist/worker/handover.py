@@ -15,7 +15,7 @@ from typing import Any
 from nbdist.messages import Finished, Parcel, Values
 from nbdist.shell import current_shell
 from nbdist.values.parcel import pack
-from nbdist.values.twins import Twins
+from nbdist.values.twins import Twins, parts_of_torch
 from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 
 
@@ -87,6 +87,7 @@ def finished(
             unbound=unbound,
             lost={_title(key, twins): reason for key, reason in lost.items()},
             result_data=data,
+            imported=tuple(parts_of_torch() - twins.torch_before) if rank == 0 else (),
         ),
     ), fd
 

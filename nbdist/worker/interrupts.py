@@ -16,9 +16,10 @@ import threading
 from collections.abc import Callable, Iterator
 
 # How long the main thread may take to come back by itself.
-_PATIENCE_S = 0.2
+_PATIENCE_S = 0.05
 
 _listening = False
+_came = False
 _answered = threading.Event()
 
 
@@ -40,6 +41,8 @@ def install(break_off: Callable[[], None]) -> None:
 
 
 def _on_interrupt(*_: object) -> None:
+    global _came
+    _came = True
     _answered.set()
     if _listening:
         raise KeyboardInterrupt
@@ -50,6 +53,11 @@ def _watch(wake_up: int, break_off: Callable[[], None]) -> None:
         if signal.SIGINT in numbers and _listening and not _answered.wait(_PATIENCE_S):
             break_off()
         _answered.clear()
+
+
+def came() -> bool:
+    """Whether this rank has been interrupted: what it raises now is a consequence, and nobody reads it."""
+    return _came
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import multiprocessing.util
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -49,6 +50,8 @@ class Rank:
         replace_streams(self._outbox)
         os.environ.update(environment(self._assignment))
         self._twins.watch_forks()
+        # Made here, multiprocessing's folder is removed here, whatever becomes of the children.
+        os.register_at_fork(before=multiprocessing.util.get_temp_dir)
         trouble = self._attempt(self._get_ready)
         if trouble.error is not None:
             self._finish(trouble)

@@ -111,6 +111,20 @@ def _name_cells_as_the_kernel_does() -> None:
         compiler.get_tmp_directory = lambda: folder
 
 
+def _text_bars(text: str) -> None:
+    """tqdm's notebook bar is a widget, which a rank cannot show: without what it overrides, it is the
+    text bar that it is made from."""
+    if "tqdm" not in sys.modules and "tqdm" not in text:
+        return
+    try:
+        from tqdm.notebook import tqdm_notebook
+    except ImportError:  # no ipywidgets: tqdm.auto has taken the text bar by itself
+        return
+    for name in [name for name in vars(tqdm_notebook) if name not in ("__module__", "__doc__", "__dict__")]:
+        if not name.startswith("__") or name in ("__init__", "__iter__"):
+            delattr(tqdm_notebook, name)
+
+
 def _no_input(prompt: object = "", *_: Any, **__: Any) -> NoReturn:
     raise EOFError(
         f"input({str(prompt)!r}): a rank cannot ask. Ask in an ordinary cell and use the answer here."
@@ -138,6 +152,7 @@ def run_cell(text: str) -> Done:
     _divert_tracebacks(shell, tracebacks)
     hook = shell.displayhook
     hook.value = None
+    _text_bars(text)
     outcome = shell.run_cell(text, store_history=False)
     error = outcome.error_before_exec or outcome.error_in_exec
     if error is None or (isinstance(error, SystemExit) and not error.code):  # sys.exit(): done, says torchrun
@@ -152,6 +167,8 @@ def _divert_tracebacks(shell: Any, tracebacks: list[str]) -> None:
         tracebacks[:] = shown[-1]
 
     def show_traceback(*args: Any, **kwargs: Any) -> Any:
+        if interrupts.came():  # it takes time, and the rank is expected to hand over what it has
+            return None
         with interrupts.listening(False):
             return type(shell).showtraceback(shell, *args, **kwargs)
 
