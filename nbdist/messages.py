@@ -1,6 +1,6 @@
 """What crosses the boundary between the kernel and a rank: plain frozen records.
 
-Rank to kernel: `Ready`, `Text`, `Display`, `Finished`. Kernel to rank: `Run`, `SendAgain`, `Leave`.
+Rank to kernel: `Ready`, `Text`, `Display`, `Raised`, `Finished`. Kernel to rank: `Run`, `SendAgain`, `Leave`.
 What the kernel sees by itself of a rank (`Wrote`, `Died`) has the same form, so that one `fold`
 takes them all.
 """
@@ -61,6 +61,7 @@ class Assignment:
         visible_devices: CUDA_VISIBLE_DEVICES in the rank; None leaves it as it is.
         backend: for `init_process_group`.
         master_port: of the store that the kernel hosts on the loopback interface.
+        scratch: a folder for temporary files, removed after the run.
         timeout_s: process-group timeout; None is torch's own.
         init: whether the worker makes the process group before the work begins.
     """
@@ -70,6 +71,7 @@ class Assignment:
     device: str
     backend: str
     master_port: int
+    scratch: str = ""
     timeout_s: float | None = None
     seed: int | None = None
     init: bool = True
@@ -130,6 +132,11 @@ class Display:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """The rank's work has raised; the traceback is being made, and `Finished` follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The rank's work has ended. A shared-memory file travels beside it when it holds values."""
 
@@ -178,6 +185,6 @@ class Died:
     exit_code: int
 
 
-FromRank = Ready | Text | Display | Finished
+FromRank = Ready | Text | Display | Raised | Finished
 ToRank = Run | SendAgain | Leave
 Event = FromRank | Wrote | Died

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nbdist.errors import Failure
-from nbdist.messages import Died, Event, Finished, Outcome, Ready
+from nbdist.messages import Died, Event, Finished, Outcome, Raised, Ready
 
-Phase = Literal["starting", "running", "finished", "gone"]
+Phase = Literal["starting", "running", "failing", "finished", "gone"]
 
 # What a rank's exception says when the fault is another rank's, which left the conversation.
 _CONSEQUENCE = re.compile(
@@ -59,9 +59,19 @@ class RunState:
         return tuple(rank.rank for rank in self.ranks if rank.phase in ("starting", "running"))
 
     @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Ranks that have not handed over yet."""
+        return tuple(rank.rank for rank in self.ranks if rank.phase not in ("finished", "gone"))
+
+    @property
     def alive(self) -> tuple[int, ...]:
         """Ranks whose process has not ended."""
         return tuple(rank.rank for rank in self.ranks if rank.phase != "gone")
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether a rank failed, or was interrupted by somebody else than the kernel."""
+        return bool(self.failures) or any(rank.outcome == "interrupted" for rank in self.ranks)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -105,12 +115,12 @@ def stop_working(state: RunState) -> RunState:
 def _fold_rank(rank: RankState, event: Event) -> RankState:
     if isinstance(event, Ready) and rank.phase == "starting":
         return replace(rank, phase="running")
+    if isinstance(event, Raised) and not rank.stopped:
+        return replace(rank, phase="failing")
     if isinstance(event, Finished):
         if rank.stopped and event.outcome != "ok":
             return replace(rank, phase="finished", outcome="interrupted")
-        # An interrupt that nobody sent is the cell's own exception.
-        outcome: Outcome = "ok" if event.outcome == "ok" else "failed"
-        return replace(rank, phase="finished", outcome=outcome, failure=event.failure)
+        return replace(rank, phase="finished", outcome=event.outcome, failure=event.failure)
     if isinstance(event, Died):
         if rank.phase == "finished":
             return replace(rank, phase="gone")

@@ -17,6 +17,8 @@ WARM_UP = (
     "%%bash\ntrue",
     # libuv's signal pipe: made by a process' first store, kept for ever.
     "import torch.distributed as dist\ndist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)",
+    # Every `%reset` collects garbage several times over all that torch has made.
+    "import gc\ngc.collect()\ngc.freeze()",
 )
 
 LIBRARY_SINGLETONS = (

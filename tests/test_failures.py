@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from notebook_kernel import CellError, CellRun, NotebookKernel, poll_until
 
@@ -297,7 +299,7 @@ def test_a_rank_that_dies_says_how(kernel: NotebookKernel, ending: str, how: str
         """
     )
     error = failure_of(run)
-    assert error.evalue == f"rank 2 of 3 failed: Died: its process {how}"
+    assert error.evalue == f"rank 2 of 3 failed: its process {how}"
     assert "[2] last words of 2\n" in run.stdout
     assert kernel.processes() == {}
 
@@ -313,18 +315,44 @@ def test_a_rank_that_dies_before_the_others_meet_it(kernel: NotebookKernel) -> N
         dist.init_process_group("gloo")
         """
     )
-    assert failure_of(run).evalue == "rank 1 of 2 failed: Died: its process ended with exit code 9"
+    assert failure_of(run).evalue == "rank 1 of 2 failed: its process ended with exit code 9"
+
+
+def test_ranks_that_cannot_be_started_leave_nothing(kernel: NotebookKernel) -> None:
+    kernel.run(
+        """
+        import os, resource
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1]))
+        """
+    ).check()
+    try:
+        run = kernel.run("%%distributed --devices 32\nworld_size")
+    finally:
+        kernel.run("resource.setrlimit(resource.RLIMIT_NOFILE, limits)").check()
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "LaunchError"
+    for phrase in ("of 32 could not be", "Too many open files", "--devices", "ulimit -n"):
+        assert phrase in run.error.evalue
+    assert run.error.text.strip() == f"LaunchError: {run.error.evalue}"
+    assert kernel.processes() == {}
 
 
 def test_children_of_a_failed_rank_are_ended(kernel: NotebookKernel) -> None:
     kernel.run(
-        "import torch\n\nclass Slow(torch.utils.data.Dataset):\n    def __len__(self):\n        return 100"
-    )
+        """
+        import subprocess, threading, torch
+
+        class Slow(torch.utils.data.Dataset):
+            def __len__(self):
+                return 100
+            def __getitem__(self, index):
+                threading.Event().wait()
+        """
+    ).check()
     run = kernel.run(
         """
         %%distributed --devices 2
-        import subprocess, threading
-        Slow.__getitem__ = lambda self, index: threading.Event().wait()
         children = [subprocess.Popen(["sleep", "1000"]) for _ in range(2)]
         loader = iter(torch.utils.data.DataLoader(Slow(), num_workers=2))
         if rank == 1:
@@ -405,8 +433,8 @@ def test_changes_come_back_after_an_interrupt(kernel: NotebookKernel) -> None:
 
 
 def test_an_interrupt_while_the_ranks_start(kernel: NotebookKernel) -> None:
-    for _ in range(3):
-        run = kernel.start_run("%%distributed --devices 16\nimport threading\nthreading.Event().wait()")
+    for _ in range(2):
+        run = kernel.start_run("%%distributed --devices 8\nimport threading\nthreading.Event().wait()")
         poll_until(lambda: kernel.processes() != {}, 30, lambda: "no rank was started")
         kernel.interrupt()
         run.finish(30)
@@ -470,10 +498,11 @@ def test_the_front_end_may_signal_the_ranks_too(kernel: NotebookKernel) -> None:
     kernel.run("import time").check()
     run = kernel.start_run("%%distributed --devices 2\nprint('ready', flush=True)\ntime.sleep(1000)")
     run.wait_for_text("ready")
-    for _ in range(3):
-        for process in kernel.processes().values():
-            process.send_signal(signal.SIGINT)
+    processes = kernel.processes().values()
     kernel.interrupt()
+    for process in [*processes] * 3:
+        with contextlib.suppress(psutil.NoSuchProcess):  # an earlier signal has ended it
+            process.send_signal(signal.SIGINT)
     run.finish(30)
     assert run.error is not None, run.describe()
     assert run.error.ename == "KeyboardInterrupt"

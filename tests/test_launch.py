@@ -132,14 +132,12 @@ def test_a_failed_launch_ends_a_program_with_the_ranks_traceback(tmp_path: Path)
     )
     assert program.returncode == 1
     assert program.left_running == []
-    _, message, of_rank = program.stderr.partition(
-        "RankFailedError: rank 1 of 2 failed: ValueError: batch 1 is bad\n"
-    )
-    assert message
-    # Below the message stands where it happened in the rank, without nbdist's own frames.
-    assert "check(dist.get_rank())" in of_rank
-    assert "raise ValueError" in of_rank
-    assert "nbdist/" not in of_rank
+    _, _, said = program.stderr.partition("RankFailedError: ")
+    assert "rank 1 of 2 failed: ValueError: batch 1 is bad" in said
+    # Where it happened in the rank, without nbdist's own frames.
+    assert "check(dist.get_rank())" in said
+    assert "raise ValueError" in said
+    assert "nbdist/" not in said
 
 
 def test_what_launch_refuses(tmp_path: Path) -> None:
@@ -441,7 +439,7 @@ def test_cells_run_beside_a_session(kernel: NotebookKernel) -> None:
     assert kernel.processes() == {}
 
 
-@pytest.mark.parametrize("ending", ["", "session.run(lambda: 1 / 0)", "raise SystemExit(0)"])
+@pytest.mark.parametrize("ending", ["", "session.run(lambda: 1 / 0)"])
 def test_a_program_that_does_not_stop_its_session_leaves_nothing(tmp_path: Path, ending: str) -> None:
     program = Program(
         tmp_path,

@@ -88,9 +88,9 @@ def test_devices_says_how_many_ranks_there_are(kernel: NotebookKernel) -> None:
     kernel.run("import torch.distributed as dist").check()
     for line, count in lines.items():
         run = kernel.run(
-            f"%%distributed {line}\nworld_size, dist.get_world_size(), device, dist.get_backend()"
-        ).check()
-        assert run.result == {"text/plain": f"({count}, {count}, device(type='cpu'), 'gloo')"}
+            f"%%distributed {line}\n[world_size, dist.get_world_size(), device, dist.get_backend()]"
+        )
+        assert run.check().result == {"text/plain": f"[{count}, {count}, device(type='cpu'), 'gloo']"}
 
 
 def test_seed_seeds_python_numpy_and_torch_with_seed_plus_rank(kernel: NotebookKernel) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,8 +55,10 @@ class Ranks:
         self._make_view = view
         occupy_standard_descriptors()
         self._meeting = Meeting(len(assignments))
+        self._scratch = tempfile.mkdtemp(prefix="nbdist-")
         self._assignments = [
-            replace(assignment, master_port=self._meeting.port) for assignment in assignments
+            replace(assignment, master_port=self._meeting.port, scratch=self._scratch)
+            for assignment in assignments
         ]
         self._inbox: SimpleQueue[Note] = SimpleQueue()
         self._arrived: dict[int, Arrived] = {}
@@ -73,7 +77,7 @@ class Ranks:
         """
         self._twins = birth.twins
         with contextlib.ExitStack() as undo:
-            undo.callback(self._meeting.close)
+            undo.callback(self._give_back)
             self._workers = start_workers(method, self._assignments, birth, with_ipython=with_ipython)
             undo.callback(self._end_workers)
             self._meeting.open()
@@ -81,6 +85,10 @@ class Ranks:
             undo.pop_all()
         self._monitor.begin(self._make_view(str(self.logs.folder)), first=True)
         self._monitor.start()
+
+    def _give_back(self) -> None:
+        self._meeting.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _end_workers(self) -> None:
         end_workers(self._workers)
@@ -136,7 +144,7 @@ class Ranks:
         self._arrived[note.rank] = note
 
     def _on_state(self, state: RunState) -> None:
-        if state.failures and state.working and not self._plan:
+        if state.broken_off and state.working and not self._plan:
             self._plan_end(_GRACE_S, _ANSWER_S)
 
     @property
@@ -164,7 +172,7 @@ class Ranks:
 
     def _kill(self) -> None:
         self._monitor.note_stop()
-        for rank in self.state.working:
+        for rank in self.state.unfinished:
             self._workers[rank].kill()
 
     def bring_back(self) -> Landed:
@@ -224,7 +232,7 @@ class Ranks:
             for rank in self.state.alive:
                 self._workers[rank].kill()
             self._monitor.join()
-        self._meeting.close()
+        self._give_back()
         self._show_rest()
 
     def _show_rest(self) -> None:

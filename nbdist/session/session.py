@@ -127,7 +127,7 @@ def _report(landed: Landed, ranks: Ranks, screen: Screen) -> None:
 
 
 def _raise_failure(state: RunState, ranks: Ranks, twins: Twins) -> None:
-    if ranks.interrupted:
+    if ranks.interrupted or (state.broken_off and not state.failures):
         raise RunInterrupted(f"all {len(state.ranks)} ranks were stopped")
     if state.failures:
         folder = ranks.logs.folder
@@ -300,6 +300,6 @@ class Session:
         return self._ranks
 
     def _end_if_failed(self, ranks: Ranks, state: RunState) -> None:
-        if state.failures or ranks.interrupted:
+        if state.broken_off or ranks.interrupted:
             self.stop()
             _raise_failure(state, ranks, self._twins)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import types
 from typing import Any
 
 from nbdist.channel import Channel
-from nbdist.messages import Begin
+from nbdist.errors import Failure, ValueLost
+from nbdist.messages import Begin, Finished
 from nbdist.start.luggage import unpack_luggage
 from nbdist.worker.main import run_rank
 
@@ -37,9 +39,21 @@ def arrive(channel: Channel) -> None:
     begin = channel.receive()
     assert isinstance(begin, Begin)
     namespace: dict[str, Any] = sys.modules["__main__"].__dict__
-    unpacked = unpack_luggage(begin.parcel, channel.take_fd(), namespace)
+    try:
+        unpacked = unpack_luggage(begin.parcel, channel.take_fd(), namespace)
+    except ValueLost as lost:
+        _refuse(channel, begin.assignment.rank, lost)
+        return
     _follow_matplotlib()
     run_rank(begin.assignment, channel, unpacked.twins, unpacked.wanted, unpacked.work)
+
+
+def _refuse(channel: Channel, rank: int, lost: ValueLost) -> None:
+    """A value's own code does not rebuild it here: the run fails with its name and its reason."""
+    message = f"{lost.key.partition(':')[2]} was sent to the rank and cannot be rebuilt there: {lost.reason}"
+    failure = Failure(rank=rank, time_s=time.monotonic(), type_name="ValueLost", message=message)
+    channel.send(Finished(outcome="failed", failure=failure))
+    channel.receive()
 
 
 def _follow_matplotlib() -> None:

@@ -17,7 +17,7 @@ from nbdist.messages import Parcel
 from nbdist.shell import current_shell
 from nbdist.start.birth import Birth
 from nbdist.values.parcel import pack, unpack_each
-from nbdist.values.twins import Reached, Twins, reached
+from nbdist.values.twins import Reached, Twins, is_definition, reached
 from nbdist.worker.work import Wanted, Work
 
 
@@ -45,7 +45,8 @@ def pack_luggage(birth: Birth) -> Luggage:
     lost: dict[str, str] = {}
     found = birth.found
     while True:
-        names = {f"name:{name}": found.namespace[name] for name in sorted(found.names)}
+        ordered = sorted(found.names, key=lambda name: (_turn(found.namespace[name]), name))
+        names = {f"name:{name}": found.namespace[name] for name in ordered}
         values = {
             "surroundings": _surroundings(found),
             **names,
@@ -61,6 +62,11 @@ def pack_luggage(birth: Birth) -> Luggage:
         # Without these names, and without what only they lead to.
         objects = birth.work.objects if birth.work is not None else {}
         found = reached(found.namespace, birth.found.names - lost.keys(), objects, without=lost)
+
+
+def _turn(value: object) -> int:
+    """Modules first, then definitions, then data, whose own code may need both when it is rebuilt."""
+    return 0 if isinstance(value, types.ModuleType) else 1 if is_definition(value) else 2
 
 
 def _nobody(found: Reached) -> Twins:
@@ -136,7 +142,7 @@ def unpack_luggage(parcel: Parcel, fd: int, namespace: dict[str, Any]) -> Unpack
             values[key] = value
     os.close(fd)
     work, wanted = values["work"]
-    labels = {key: values["labels"][key] for key in values["twins"]}
+    labels = {key: values["labels"][key] for key in values["twins"] if key in values["labels"]}
     twins = Twins(namespace, values["twins"], labels, told=True)
     return Unpacked(twins=twins, work=work, wanted=wanted)
 

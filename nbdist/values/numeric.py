@@ -26,11 +26,14 @@ class ArrayKind(Kind):
     def memory(self, obj: Any) -> Buffer | None:
         import numpy
 
-        if obj.dtype.hasobject or obj.nbytes == 0 or isinstance(obj.base, numpy.ndarray):
-            return None  # a view's memory is its base's
+        owner = obj
+        while isinstance(owner.base, numpy.ndarray):  # a view's memory is its owner's
+            owner = owner.base
+        if obj.dtype.hasobject or owner.dtype.hasobject or owner.nbytes == 0:
+            return None
         # numpy 2 moved the function.
         bounds: Any = getattr(numpy, "byte_bounds", None) or numpy.lib.array_utils.byte_bounds
-        low, high = bounds(obj)
+        low, high = bounds(owner)
         return Buffer(low, high - low)
 
     def portable(self, obj: Any) -> Any:

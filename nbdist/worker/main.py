@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
-import multiprocessing.util
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from typing import Any
 from nbdist.cell import READY_MADE_NAMES
 from nbdist.channel import Channel
 from nbdist.errors import ChannelEnded, Failure
-from nbdist.messages import Assignment, Leave, Ready, Run, SendAgain
+from nbdist.messages import Assignment, Leave, Raised, Ready, Run, SendAgain
 from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
@@ -50,8 +50,8 @@ class Rank:
         replace_streams(self._outbox)
         os.environ.update(environment(self._assignment))
         self._twins.watch_forks()
-        # Made here, multiprocessing's folder is removed here, whatever becomes of the children.
-        os.register_at_fork(before=multiprocessing.util.get_temp_dir)
+        config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+        config["tempdir"] = self._assignment.scratch  # the kernel removes it, however this process ends
         trouble = self._attempt(self._get_ready)
         if trouble.error is not None:
             self._finish(trouble)
@@ -92,6 +92,7 @@ class Rank:
         except BaseException as error:  # noqa: BLE001
             if isinstance(error, SystemExit) and not error.code:  # sys.exit(): done, says torchrun
                 return Done()
+            self._outbox.post(Raised())  # before the traceback, which may take a while
             return Done(error=error, traceback=tuple(formatted(error)))
 
     def _do(self, work: Work) -> Done:
@@ -158,7 +159,9 @@ class Rank:
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)
         message, fd = built
-        if self._done.error is not None:
+        if message.outcome == "interrupted" and not interrupts.came():
+            message = replace(message, outcome="failed")  # an interrupt that nobody sent is the cell's own
+        if message.outcome == "failed":
             message = replace(message, failure=self._failure(self._done))
         self._outbox.post(message, fds=[fd])
         self._outbox.flush()

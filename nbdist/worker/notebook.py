@@ -19,7 +19,7 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbdist.messages import Display
+from nbdist.messages import Display, Raised
 from nbdist.worker import interrupts
 from nbdist.worker.capture import Outbox
 from nbdist.worker.work import Done, line_in
@@ -66,7 +66,7 @@ class RankDisplayHook(DisplayHook):
         last_outputs = {name: shell.user_ns[name] for name in ("_", "__", "___") if name in shell.user_ns}
         super().__init__(shell=shell, cache_size=0)
         shell.user_ns.update(last_outputs)  # a new hook begins with empty ones
-        self._outbox = outbox
+        self.outbox = outbox
         self.value: Any = None
 
     def __call__(self, result: Any = None) -> None:
@@ -74,7 +74,7 @@ class RankDisplayHook(DisplayHook):
             return
         if self.value is not None:
             data, metadata = self.compute_format_data(self.value)
-            self._outbox.post(Display(kind="display", data=data, metadata=metadata))
+            self.outbox.post(Display(kind="display", data=data, metadata=metadata))
         self.value = result
         self.fill_exec_result(result)
 
@@ -149,8 +149,8 @@ def run_cell(text: str) -> Done:
     """Run a cell in the rank."""
     shell: Any = InteractiveShell.instance()
     tracebacks: list[str] = []
-    _divert_tracebacks(shell, tracebacks)
     hook = shell.displayhook
+    _divert_tracebacks(shell, tracebacks, hook.outbox)
     hook.value = None
     _text_bars(text)
     outcome = shell.run_cell(text, store_history=False)
@@ -160,7 +160,7 @@ def run_cell(text: str) -> Done:
     return Done(error=error, traceback=tuple(tracebacks), cell_line=_cell_line(error, shell.user_ns))
 
 
-def _divert_tracebacks(shell: Any, tracebacks: list[str]) -> None:
+def _divert_tracebacks(shell: Any, tracebacks: list[str], outbox: Outbox) -> None:
     """What the shell would show of an exception goes into a list; an interrupt cannot tear it."""
 
     def note_traceback(*shown: Any) -> None:
@@ -169,6 +169,7 @@ def _divert_tracebacks(shell: Any, tracebacks: list[str]) -> None:
     def show_traceback(*args: Any, **kwargs: Any) -> Any:
         if interrupts.came():  # it takes time, and the rank is expected to hand over what it has
             return None
+        outbox.post(Raised())  # before the traceback, which may take a while
         with interrupts.listening(False):
             return type(shell).showtraceback(shell, *args, **kwargs)
 

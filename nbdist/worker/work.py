@@ -97,7 +97,7 @@ class CellWork:
 
     @property
     def reads(self) -> frozenset[str]:
-        return self.cell.reads | self.cell.binds
+        return self.cell.reads | self.cell.binds | self.cell.deletes
 
     @property
     def assigns(self) -> frozenset[str]:
