@@ -238,9 +238,12 @@ class Session:
         found = reached(_namespace(self._shell), ())
         wanted = Wanted(results=True, by_value=True, output=())
         birth = Birth(found=found, twins=twins_of(found), work=None, wanted=wanted)
-        self._twins = birth.twins
         ranks = _open(self._options, self._shell)
         method = choose_method(self._options.start_method, birth, Screen(self._shell))
+        self._twins = birth.twins
+        if method != "fork":  # these ranks begin with nothing of the notebook
+            self._twins = Twins(found.namespace, {}, {})
+            self._twins.names = {}
         with ranks.answering_interrupts():
             ranks.start(method, birth, with_ipython=self._shell is not None)
             self._ranks = ranks

@@ -11,10 +11,12 @@ import ctypes
 import faulthandler
 import fcntl
 import gc
+import importlib
 import os
 import signal
 import stat
 import sys
+import threading
 from collections.abc import Collection
 from multiprocessing import process, resource_tracker, util
 from typing import Any
@@ -41,6 +43,7 @@ def become_rank(kernel_pid: int, stdout_fd: int, stderr_fd: int, keep: Collectio
     os.dup2(stderr_fd, 2)
     _replace_descriptors({1, 2, *keep})
     forget_exit_handlers()
+    _forget_imports_under_way()
     _follow_multiprocessing()
     gc.freeze()
 
@@ -95,6 +98,18 @@ def _reopen(fd: int) -> None:
     os.lseek(own, offset, os.SEEK_SET)
     os.dup2(own, fd, inheritable=os.get_inheritable(fd))
     os.close(own)
+
+
+def _forget_imports_under_way() -> None:
+    """Modules that another thread was importing at the fork are imported anew when they are needed:
+    that thread is not in this process, and would hold their locks for ever."""
+    bootstrap: Any = importlib._bootstrap
+    for name, reference in list(bootstrap._module_locks.items()):
+        lock = reference()
+        if lock is not None and lock.owner not in (None, threading.get_ident()):
+            bootstrap._module_locks.pop(name)
+            sys.modules.pop(name, None)
+    bootstrap._blocking_on.clear()
 
 
 def _follow_multiprocessing() -> None:
