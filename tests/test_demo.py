@@ -108,10 +108,16 @@ def test_the_version_is_that_of_the_installed_package(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"nbdist {version('nbdist')}\n", "")
 
 
+def test_no_command_shows_the_help(tmp_path: Path) -> None:
+    done = run_nbdist(tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "demo" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
-    [(["trian"], ["trian", "demo"]), ([], ["COMMAND"]), (["demo", "now"], ["now"])],
-    ids=["an unknown command", "no command", "a word too much"],
+    [(["trian"], ["trian", "demo"]), (["demo", "now"], ["now"])],
+    ids=["an unknown command", "a word too much"],
 )
 def test_wrong_words_are_named_with_what_is_allowed(
     tmp_path: Path, words: list[str], named: list[str]
