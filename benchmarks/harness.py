@@ -16,9 +16,30 @@ sys.path.insert(0, str(ROOT / "tests"))  # the tests' real kernel serves here to
 
 from notebook_kernel import CellRun, NotebookKernel  # noqa: E402
 
-__all__ = ["CellRun", "NotebookKernel", "Row", "at_most", "exactly", "just", "machine", "notebook", "table"]
+__all__ = [
+    "NOTE_START",
+    "CellRun",
+    "NotebookKernel",
+    "Row",
+    "at_most",
+    "exactly",
+    "just",
+    "machine",
+    "notebook",
+    "table",
+]
 
 Samples = Sequence[float]
+
+NOTE_START = """\
+kernel_pid = os.getpid()
+def note_start(*_):
+    global started_s
+    if os.getpid() == kernel_pid:  # in the ranks it fires again, for their copy of the cell
+        started_s = time.monotonic()
+get_ipython().events.register("pre_run_cell", note_start)
+"""
+"""A cell after which `started_s` in the notebook is when the last cell began, on the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)

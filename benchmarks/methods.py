@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness import NotebookKernel, Row, at_most, just, notebook
+from harness import NOTE_START, NotebookKernel, Row, at_most, just, notebook
 
 _LAUNCHES = 200
 _ROUNDS = 3
@@ -26,20 +26,11 @@ for line in open("/proc/self/smaps_rollup"):
 dist.barrier()
 """
 
-_NOTE_START = """\
-kernel_pid = os.getpid()
-def note_start(*_):
-    global started_s
-    if os.getpid() == kernel_pid:  # in the ranks it fires again, for their copy of the cell
-        started_s = time.monotonic()
-get_ipython().events.register("pre_run_cell", note_start)
-"""
-
 
 def measure() -> Iterator[Row]:
     """Marks: 0.6 s with 6 GB and 8 ranks, 1.5 s for 64 ranks, the slowest of 200 launches 0.6 s."""
     with notebook() as kernel:
-        kernel.run(_NOTE_START).check()
+        kernel.run(NOTE_START).check()
         for size_gb in (0, 2, 6):
             kernel.run(f"data = torch.ones({size_gb} * 2**28)").check()
             for ranks in (1, 4, 8, 32, 64):

@@ -13,19 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from harness import NotebookKernel, Row, at_most, just, notebook
+from harness import NOTE_START, NotebookKernel, Row, at_most, just, notebook
 
 _ROUNDS = 15
 _ROUNDS_MANY = 5
-
-_NOTE_START = """\
-kernel_pid = os.getpid()
-def note_start(*_):
-    global started_s
-    if os.getpid() == kernel_pid:  # in the ranks it fires again, for their copy of the cell
-        started_s = time.monotonic()
-get_ipython().events.register("pre_run_cell", note_start)
-"""
 
 _CELL = """\
 %%distributed --devices {ranks} --accelerator cpu --gather reduced_s
@@ -80,8 +71,8 @@ def measure() -> Iterator[Row]:
     """Marks: 0.12 s and 1.5 × bare, 0.2 s for the whole cell, 0.2 s more with 2 GB in the notebook."""
     empty, full, bare, many, many_bare = (_Times() for _ in range(5))
     with notebook() as kernel, notebook() as full_kernel, _bare(4) as bare_4, _bare(32) as bare_32:
-        kernel.run(_NOTE_START).check()
-        full_kernel.run(_NOTE_START).check()
+        kernel.run(NOTE_START).check()
+        full_kernel.run(NOTE_START).check()
         full_kernel.run("big = torch.ones(2**29)").check()
         for _ in range(_ROUNDS):  # in turns, so that all meet the same load
             bare.add(*bare_4.launch())

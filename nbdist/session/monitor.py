@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
 
 from nbdist.errors import ChannelError
 from nbdist.messages import Died, Display, Event, Finished, Stream, Text, Values, Wrote
@@ -232,9 +231,3 @@ def _waiting_bytes(fd: int) -> int:
     counted = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, counted)
     return counted[0]
-
-
-def drop(note: Any) -> None:
-    """Give back what a note that nobody reads holds."""
-    if isinstance(note, Arrived):
-        os.close(note.fd)

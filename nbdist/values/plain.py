@@ -38,7 +38,6 @@ class Instance(Kind):
 class Container(Instance):
     """Lists, dicts, sets and their relatives, with what attributes a subclass adds."""
 
-    plain: type
     bases: tuple[type, ...]
 
     def items(self, obj: Any) -> tuple[Any, ...]:
