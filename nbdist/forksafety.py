@@ -7,17 +7,20 @@ no lock of ours is ever held at a fork.
 from __future__ import annotations
 
 import ast
+import contextlib
 import ctypes
+import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 fork_gate = threading.RLock()
 
 _PAUSE_HARD = 2
+_PATIENCE_S = 1.0
 _OPENMP_LIBRARIES = ("libgomp", "libomp", "libiomp5")
 
 # CUDA opens this device when it is initialised, whoever asked for it; NVML does not.
@@ -178,6 +181,22 @@ def _imported_by(source: str) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.partition(".")[0])
     return frozenset(names)
+
+
+@contextlib.contextmanager
+def no_logging() -> Iterator[None]:
+    """Let no thread be inside a logging handler: at a fork it would leave its file's lock held in the
+    child for ever. A handler that is busy for more than a second is not waited for."""
+    held = []
+    for reference in list(logging._handlerList):  # type: ignore[attr-defined]
+        handler = reference()
+        if handler is not None and handler.lock is not None and handler.lock.acquire(timeout=_PATIENCE_S):
+            held.append(handler.lock)
+    try:
+        yield
+    finally:
+        for lock in held:
+            lock.release()
 
 
 def heal() -> None:

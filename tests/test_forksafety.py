@@ -269,13 +269,13 @@ def test_pythons_warning_of_forks_is_silenced_for_ours_alone(tmp_path: Path) -> 
     assert said == [0, True, True, True]
 
 
-def launches_beside_busy_threads(count: int) -> str:
+def launches_beside_busy_threads(count: int, log: str = "stream=sys.stdout") -> str:
     """A program that launches ranks while threads print, log and import."""
     return f"""
         import importlib, json, logging, pathlib, sys, threading
         import nbdist
 
-        logging.basicConfig(stream=sys.stdout, level=logging.DEBUG, force=True)
+        logging.basicConfig({log}, level=logging.DEBUG, force=True)
         pathlib.Path("often.py").write_text("x = 1")
         stop, begun = threading.Event(), threading.Barrier(4)
 
@@ -309,8 +309,9 @@ def launches_beside_busy_threads(count: int) -> str:
         """
 
 
-def test_threads_that_print_log_and_import_do_not_disturb_forks(tmp_path: Path) -> None:
-    assert run_program(tmp_path, launches_beside_busy_threads(20)) is True
+@pytest.mark.parametrize("log", ["stream=sys.stdout", "filename='log.txt'"])
+def test_threads_that_print_log_and_import_do_not_disturb_forks(tmp_path: Path, log: str) -> None:
+    assert run_program(tmp_path, launches_beside_busy_threads(20, log)) is True
 
 
 # ── In a notebook ───────────────────────────────────────────────────────────────────────────────────────────

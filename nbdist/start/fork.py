@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from nbdist.channel import channel_pair
 from nbdist.errors import LaunchError
-from nbdist.forksafety import fork_gate, heal
+from nbdist.forksafety import fork_gate, heal, no_logging
 from nbdist.messages import Assignment
 from nbdist.start.birth import Birth
 from nbdist.start.worker import Worker, end_workers, open_pipes
@@ -74,17 +74,17 @@ def _fork(assignment: Assignment, birth: Birth) -> Worker:
     (out, out_end), (err, err_end) = pipes
     kernel_pid = os.getpid()
     random_state = random.getstate()
-    with fork_gate:
+    with fork_gate, no_logging():
         pid = os.fork()
-    if pid == 0:
-        random.setstate(random_state)  # Python seeds it anew in every forked child
-        be_worker(
-            lambda: run_rank(assignment, worker_end, birth.twins, birth.wanted, birth.work),
-            kernel_pid,
-            stdout_fd=out_end,
-            stderr_fd=err_end,
-            keep=[worker_end.fileno()],
-        )
+        if pid == 0:  # it never leaves this block: what is held here is the kernel's to release
+            random.setstate(random_state)  # Python seeds it anew in every forked child
+            be_worker(
+                lambda: run_rank(assignment, worker_end, birth.twins, birth.wanted, birth.work),
+                kernel_pid,
+                stdout_fd=out_end,
+                stderr_fd=err_end,
+                keep=[worker_end.fileno()],
+            )
     worker_end.close()
     os.close(out_end)
     os.close(err_end)
