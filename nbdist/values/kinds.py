@@ -27,6 +27,12 @@ _FROZEN = plain.Frozen()
 _WRAPPING = plain.Wrapping()
 _STATEFUL = plain.Stateful()
 _RUNNING = plain.RunningKind()
+
+
+def _each(kind: Kind, *classes: type) -> tuple[tuple[type, Kind], ...]:
+    return tuple((cls, kind) for cls in classes)
+
+
 _BY_BASE: tuple[tuple[type, Kind], ...] = (
     (list, plain.ListKind()),
     (dict, plain.DictKind()),
@@ -39,12 +45,10 @@ _BY_BASE: tuple[tuple[type, Kind], ...] = (
     (types.FunctionType, plain.FunctionKind()),
     (types.CellType, plain.CellKind()),
     (type, plain.ClassKind()),
-    *dict.fromkeys((types.MethodType, types.MappingProxyType, functools.partial), _WRAPPING).items(),
-    *dict.fromkeys((property, classmethod, staticmethod, functools.partialmethod), _WRAPPING).items(),
-    *dict.fromkeys((random.Random, io.StringIO, io.BytesIO), _STATEFUL).items(),
-    (type(iter([])), _STATEFUL),
-    (type(iter(())), _STATEFUL),
-    *dict.fromkeys((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), _RUNNING).items(),
+    *_each(_WRAPPING, types.MethodType, types.MappingProxyType, functools.partial, functools.partialmethod),
+    *_each(_WRAPPING, property, classmethod, staticmethod),
+    *_each(_STATEFUL, random.Random, io.StringIO, io.BytesIO, type(iter([])), type(iter(()))),
+    *_each(_RUNNING, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType),
 )
 # Classes of libraries that may not be loaded: module, name, kind.
 _BY_NAME: tuple[tuple[str, str, Kind], ...] = (
