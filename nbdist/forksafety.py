@@ -214,7 +214,11 @@ def heal() -> None:
 def _loaded_openmp() -> set[str]:
     try:
         with open("/proc/self/maps") as maps:
-            mapped = {line.split(maxsplit=5)[5].strip() for line in maps if line.count("/")}
+            mapped = {
+                line.split(maxsplit=5)[5].strip()
+                for line in maps
+                if any(name in line for name in _OPENMP_LIBRARIES)
+            }
     except FileNotFoundError:  # no Linux
         return set()
     return {path for path in mapped if path.rpartition("/")[2].startswith(_OPENMP_LIBRARIES)}

@@ -64,11 +64,17 @@ class _Watch:
         self._shell = shell
         self._kernel_pid = os.getpid()
 
+    @property
+    def _in_kernel(self) -> bool:
+        """False in a rank, where the cell begins and ends too."""
+        return os.getpid() == self._kernel_pid
+
     def before(self, _info: Any = None) -> None:
-        this_process.before_cell()
+        if self._in_kernel:
+            this_process.before_cell()
 
     def after(self, result: Any = None) -> None:
-        if os.getpid() != self._kernel_pid:  # the cell's end in a rank
+        if not self._in_kernel:
             return
         known = this_process.unsafe
         number = getattr(result, "execution_count", None) or self._shell.execution_count

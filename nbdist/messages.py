@@ -60,7 +60,7 @@ class Assignment:
         device: torch's name of the rank's device.
         visible_devices: CUDA_VISIBLE_DEVICES in the rank; None leaves it as it is.
         backend: for `init_process_group`.
-        master_port: of the store that the kernel hosts on the loopback interface.
+        master_port: kept free for scripts in which rank 0 hosts a store.
         scratch: a folder for temporary files, removed after the run.
         timeout_s: process-group timeout; None is torch's own.
         init: whether the worker makes the process group before the work begins.

@@ -577,7 +577,6 @@ def test_programs_that_a_cell_starts_find_torchruns_environment(kernel: Notebook
             "ROLE_RANK": str(rank),
             "ROLE_WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "GLOO_SOCKET_IFNAME": "lo",
@@ -585,6 +584,20 @@ def test_programs_that_a_cell_starts_find_torchruns_environment(kernel: Notebook
         assert expected.items() <= environment.items()
     assert environments[0]["MASTER_PORT"] == environments[1]["MASTER_PORT"]
     assert environments[0]["TORCHELASTIC_RUN_ID"] == environments[1]["TORCHELASTIC_RUN_ID"]
+
+
+def test_a_cell_may_host_a_store_of_its_own(kernel: NotebookKernel) -> None:
+    kernel.run(
+        """
+        %%distributed --devices 2 --gather heard
+        import os, torch.distributed as dist
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(*place, world_size, is_master=rank == 0)
+        store.set(f"from {rank}", f"word of {rank}")
+        heard = store.get(f"from {1 - rank}").decode()
+        """
+    ).check()
+    assert kernel.value("heard") == ["word of 1", "word of 0"]
 
 
 def test_a_script_of_torchruns_kind_meets_its_peers(kernel: NotebookKernel) -> None:

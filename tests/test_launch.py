@@ -453,3 +453,45 @@ def test_a_program_that_does_not_stop_its_session_leaves_nothing(tmp_path: Path,
     assert program.stdout.splitlines()[0] == "[3, 3]"
     assert program.returncode == (1 if "1 / 0" in ending else 0), program.stderr
     assert program.left_running == []
+
+
+IN_A_NETWORK_WITHOUT_ANSWERS = """
+import fcntl, socket, struct, subprocess, sys
+
+# This process has a network of its own, in which the only name server hears all and says nothing.
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    IFF_UP, SIOCSIFFLAGS = 1, 0x8914
+    fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))
+subprocess.run(["mount", "--bind", sys.argv[1], "/etc/resolv.conf"], check=True)
+name_server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+name_server.bind(("127.0.0.1", 53))
+name_server.setblocking(False)
+
+import nbdist
+import torch, torch.distributed as dist
+
+def add_up():
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    dist.all_reduce(x)
+    return x.item()
+
+print(nbdist.launch(add_up, devices=4))
+try:
+    print("asked:", name_server.recv(512))
+except BlockingIOError:
+    print("nobody asked")
+"""
+
+
+def test_ranks_meet_without_asking_a_name_server(tmp_path: Path) -> None:
+    resolver = tmp_path / "resolv.conf"
+    resolver.write_text("nameserver 127.0.0.1\n")
+    separate = ["unshare", "--map-root-user", "--net", "--mount"]
+    if subprocess.run([*separate, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this system lets nobody make a network namespace")
+    command = [*separate, sys.executable, "-c", IN_A_NETWORK_WITHOUT_ANSWERS, str(resolver)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("16.0\nnobody asked\n", "", 0)

@@ -22,7 +22,7 @@ from nbdist.errors import ChannelError, ValueLost
 from nbdist.messages import Assignment, Leave, Parcel, Run, SendAgain
 from nbdist.session.logs import RunLogs
 from nbdist.session.monitor import Arrived, Broken, Interrupted, Monitor, Note, Show
-from nbdist.session.store import Meeting
+from nbdist.session.port import ReservedPort
 from nbdist.start import start_workers
 from nbdist.start.birth import Birth
 from nbdist.start.worker import Worker, end_workers, occupy_standard_descriptors
@@ -54,10 +54,10 @@ class Ranks:
         self._screen = screen
         self._make_view = view
         occupy_standard_descriptors()
-        self._meeting = Meeting(len(assignments))
+        self._port = ReservedPort()
         self._scratch = tempfile.mkdtemp(prefix="nbdist-")
         self._assignments = [
-            replace(assignment, master_port=self._meeting.port, scratch=self._scratch)
+            replace(assignment, master_port=self._port.number, scratch=self._scratch)
             for assignment in assignments
         ]
         self._inbox: SimpleQueue[Note] = SimpleQueue()
@@ -80,14 +80,13 @@ class Ranks:
             undo.callback(self._give_back)
             self._workers = start_workers(method, self._assignments, birth, with_ipython=with_ipython)
             undo.callback(self._end_workers)
-            self._meeting.open()
             self._monitor = Monitor(self._workers, self.logs, self._inbox)
             undo.pop_all()
         self._monitor.begin(self._make_view(str(self.logs.folder)), first=True)
         self._monitor.start()
 
     def _give_back(self) -> None:
-        self._meeting.close()
+        self._port.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _end_workers(self) -> None:

@@ -7,11 +7,11 @@ from nbdist.start.arrival import arrive, make_main
 from nbdist.start.fork import be_worker
 
 
-def main(channel_fd: int, stdout_fd: int, stderr_fd: int, kernel_pid: int, *, with_ipython: bool) -> None:
+def main(fds: tuple[int, int, int], kernel_pid: int, *, with_ipython: bool) -> None:
     """Be the worker whose descriptors these are."""
 
     def live() -> None:
         make_main(with_ipython)
-        arrive(channel_of(channel_fd))
+        arrive(channel_of(fds[0]))
 
-    be_worker(live, kernel_pid, stdout_fd=stdout_fd, stderr_fd=stderr_fd, keep=[channel_fd])
+    be_worker(live, kernel_pid, fds)

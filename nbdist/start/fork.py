@@ -9,15 +9,14 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from nbdist.channel import channel_pair
 from nbdist.errors import LaunchError
 from nbdist.forksafety import fork_gate, heal, no_logging
 from nbdist.messages import Assignment
 from nbdist.start.birth import Birth
-from nbdist.start.worker import Worker, end_workers, open_pipes
+from nbdist.start.worker import Ends, Worker, end_workers
 from nbdist.worker.afterfork import become_rank
 from nbdist.worker.leaving import flush_files
 from nbdist.worker.main import run_rank
@@ -41,14 +40,21 @@ def fork_workers(assignments: Sequence[Assignment], birth: Birth) -> list[Worker
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # a process without a terminal may have none
             stream.flush()
+    ends: list[Ends] = []
     workers: list[Worker] = []
-    heal()
     try:
+        # Before the first fork: what the kernel writes after one costs a copy of its page.
+        for _ in assignments:
+            ends.append(Ends())
+        heal()
         with _quiet_fork_warning():
-            for assignment in assignments:
-                workers.append(_fork(assignment, birth))
+            for assignment, own in zip(assignments, ends, strict=True):
+                pid = _fork(assignment, own, birth)
+                workers.append(own.worker(assignment.rank, pid))
     except OSError as error:
         end_workers(workers)
+        for unused in ends[len(workers) :]:
+            unused.close()
         raise LaunchError(
             f"rank {len(workers)} of {len(assignments)} could not be forked: {error}. "
             "Ask for fewer ranks (--devices), or raise the limit that it names (ulimit -u, ulimit -n)."
@@ -64,14 +70,7 @@ def _quiet_fork_warning() -> Iterator[None]:
         yield
 
 
-def _fork(assignment: Assignment, birth: Birth) -> Worker:
-    kernel_end, worker_end = channel_pair()
-    with contextlib.ExitStack() as undo:
-        undo.callback(kernel_end.close)
-        undo.callback(worker_end.close)
-        pipes = open_pipes()
-        undo.pop_all()
-    (out, out_end), (err, err_end) = pipes
+def _fork(assignment: Assignment, ends: Ends, birth: Birth) -> int:
     kernel_pid = os.getpid()
     random_state = random.getstate()
     with fork_gate, no_logging():
@@ -79,38 +78,24 @@ def _fork(assignment: Assignment, birth: Birth) -> Worker:
         if pid == 0:  # it never leaves this block: what is held here is the kernel's to release
             random.setstate(random_state)  # Python seeds it anew in every forked child
             be_worker(
-                lambda: run_rank(assignment, worker_end, birth.twins, birth.wanted, birth.work),
+                lambda: run_rank(assignment, ends.their_channel, birth.twins, birth.wanted, birth.work),
                 kernel_pid,
-                stdout_fd=out_end,
-                stderr_fd=err_end,
-                keep=[worker_end.fileno()],
+                ends.their_fds,
             )
-    worker_end.close()
-    os.close(out_end)
-    os.close(err_end)
-    return Worker(
-        rank=assignment.rank,
-        pid=pid,
-        pidfd=os.pidfd_open(pid),
-        channel=kernel_end,
-        stdout_fd=out,
-        stderr_fd=err,
-    )
+    return pid
 
 
-def be_worker(
-    live: Callable[[], None], parent_pid: int, *, stdout_fd: int, stderr_fd: int, keep: Collection[int]
-) -> NoReturn:
+def be_worker(live: Callable[[], None], parent_pid: int, fds: tuple[int, int, int]) -> NoReturn:
     """A worker's whole life; it never returns into the code that started it.
 
     Args:
         live: what it does.
         parent_pid: the process that it must not outlive.
-        keep: descriptors of its own, beside the two pipes.
+        fds: its own: of its channel, its output, its errors.
     """
     code = _SETUP_FAILED
     try:
-        become_rank(parent_pid, stdout_fd, stderr_fd, keep)
+        become_rank(parent_pid, fds)
         live()
         code = 0
     except BaseException:  # noqa: BLE001  the last frame of this process: report and end

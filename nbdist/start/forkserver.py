@@ -11,12 +11,12 @@ import os
 import threading
 from collections.abc import Sequence
 
-from nbdist.channel import Channel, channel_pair
+from nbdist.channel import channel_pair
 from nbdist.errors import ChannelError, LaunchError
 from nbdist.messages import Answer, Assignment, Begin, ForkOne, Ready, ReapOne
 from nbdist.start.birth import Birth
 from nbdist.start.luggage import pack_luggage
-from nbdist.start.worker import Worker, open_pipes, start_python
+from nbdist.start.worker import Ends, Worker, start_python
 
 _GONE_WITHOUT_TRACE = 255
 
@@ -36,29 +36,21 @@ class ForkServer:
         self.pid = start_python(code, [fd])
         theirs.close()
 
-    def fork(self) -> tuple[int, Channel, tuple[int, int]]:
-        """Have a worker forked: its pid, our end of its channel, and the read ends of its pipes.
+    def fork(self, rank: int) -> Worker:
+        """Have a worker forked.
 
         Raises:
             ChannelError: the server has ended.
         """
-        ours, theirs = channel_pair()
-        (out, out_end), (err, err_end) = open_pipes()
-        fds = [theirs.fileno(), out_end, err_end]
+        ends = Ends()
         try:
-            pid = self._ask(ForkOne(), fds)
+            pid = self._ask(ForkOne(), ends.their_fds)
         except ChannelError:
-            ours.close()
-            os.close(out)
-            os.close(err)
+            ends.close()
             raise
-        finally:
-            theirs.close()
-            os.close(out_end)
-            os.close(err_end)
-        return pid, ours, (out, err)
+        return ends.worker(rank, pid, self._reap)
 
-    def reap(self, pid: int) -> int:
+    def _reap(self, pid: int) -> int:
         """The exit code of a worker that has ended."""
         try:
             return self._ask(ReapOne(pid=pid), ())
@@ -108,19 +100,9 @@ def forkserver_workers(
     try:
         server = warm_up(with_ipython=with_ipython)
         for assignment in assignments:
-            pid, channel, (out, err) = server.fork()
-            workers.append(
-                Worker(
-                    rank=assignment.rank,
-                    pid=pid,
-                    pidfd=os.pidfd_open(pid),
-                    channel=channel,
-                    stdout_fd=out,
-                    stderr_fd=err,
-                    reaper=server.reap,
-                )
-            )
-            channel.send(Begin(assignment=assignment, parcel=luggage.parcel), fds=[luggage.fd])
+            worker = server.fork(assignment.rank)
+            workers.append(worker)
+            worker.channel.send(Begin(assignment=assignment, parcel=luggage.parcel), fds=[luggage.fd])
     except ChannelError as error:
         shut_down()
         for worker in workers:

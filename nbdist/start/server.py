@@ -46,13 +46,11 @@ def _warm_up() -> None:
 
 
 def _fork(channel: Channel) -> int:
-    fds = [channel.take_fd() for _ in range(3)]
+    fds = (channel.take_fd(), channel.take_fd(), channel.take_fd())
     server_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
-        be_worker(
-            lambda: arrive(channel_of(fds[0])), server_pid, stdout_fd=fds[1], stderr_fd=fds[2], keep=fds[:1]
-        )
+        be_worker(lambda: arrive(channel_of(fds[0])), server_pid, fds)
     for fd in fds:
         os.close(fd)
     return pid

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nbdist.channel import Channel
+from nbdist.channel import Channel, channel_pair
 
 _GONE_WITHOUT_TRACE = 255
 _LAST_STANDARD_FD = 2
@@ -51,21 +51,6 @@ def occupy_standard_descriptors() -> None:
     while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD_FD:
         continue
     os.close(fd)
-
-
-def open_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
-    """Pipes for a worker's descriptors 1 and 2, as (read end, write end); the read ends do not block."""
-    occupy_standard_descriptors()
-    out = os.pipe()
-    try:
-        err = os.pipe()
-    except OSError:
-        os.close(out[0])
-        os.close(out[1])
-        raise
-    for read_end, _ in (out, err):
-        os.set_blocking(read_end, False)
-    return out, err
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +100,55 @@ class Worker:
         self.channel.close()
         for fd in (self.pidfd, self.stdout_fd, self.stderr_fd):
             os.close(fd)
+
+
+class Ends:
+    """Both ends of what ties a worker that is about to be started to this process: its channel, and
+    pipes for its descriptors 1 and 2.
+
+    Attributes:
+        their_channel: the worker's end.
+        their_fds: its descriptors: of its channel, its output, its errors.
+    """
+
+    def __init__(self) -> None:
+        occupy_standard_descriptors()
+        with contextlib.ExitStack() as undo:
+            self._channel, self.their_channel = channel_pair()
+            undo.callback(self._channel.close)
+            undo.callback(self.their_channel.close)
+            self._out, out_end = _open_pipe(undo)
+            self._err, err_end = _open_pipe(undo)
+            self.their_fds = (self.their_channel.fileno(), out_end, err_end)
+            self._undo = undo.pop_all()
+
+    def worker(self, rank: int, pid: int, reaper: Callable[[int], int] = reap_child) -> Worker:
+        """The handle on the worker that has been started; its ends are closed on this side."""
+        self.their_channel.close()
+        for fd in self.their_fds[1:]:
+            os.close(fd)
+        return Worker(
+            rank=rank,
+            pid=pid,
+            pidfd=os.pidfd_open(pid),
+            channel=self._channel,
+            stdout_fd=self._out,
+            stderr_fd=self._err,
+            reaper=reaper,
+        )
+
+    def close(self) -> None:
+        """Give all back: no worker was started."""
+        self._undo.close()
+
+
+def _open_pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe whose read end does not block."""
+    read_end, write_end = os.pipe()
+    undo.callback(os.close, read_end)
+    undo.callback(os.close, write_end)
+    os.set_blocking(read_end, False)
+    return read_end, write_end
 
 
 def end_workers(workers: Sequence[Worker]) -> None:

@@ -24,24 +24,24 @@ from typing import Any
 from nbdist.worker.leaving import forget_exit_handlers
 
 _PR_SET_PDEATHSIG = 1
+_SIGNALS = frozenset(signal.valid_signals())  # asking takes a millisecond
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def become_rank(kernel_pid: int, stdout_fd: int, stderr_fd: int, keep: Collection[int]) -> None:
+def become_rank(kernel_pid: int, fds: tuple[int, int, int]) -> None:
     """Cut what ties this fresh fork to the kernel.
 
     Args:
         kernel_pid: the process that forked us; we end when it does.
-        stdout_fd: pipe that becomes descriptor 1.
-        stderr_fd: pipe that becomes descriptor 2.
-        keep: further descriptors that stay as they are.
+        fds: of its channel, and of the pipes that become descriptors 1 and 2.
     """
+    channel_fd, stdout_fd, stderr_fd = fds
     os.setsid()
     end_with(kernel_pid)
     _reset_signals()
     os.dup2(stdout_fd, 1)
     os.dup2(stderr_fd, 2)
-    _replace_descriptors({1, 2, *keep})
+    _replace_descriptors({1, 2, channel_fd})
     forget_exit_handlers()
     _forget_imports_under_way()
     _follow_multiprocessing()
@@ -58,7 +58,7 @@ def end_with(kernel_pid: int) -> None:
 
 def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
+    for number in _SIGNALS:
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

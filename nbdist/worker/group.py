@@ -2,7 +2,7 @@
 
 Scripts call `init_process_group` themselves. In a rank that call gives the group that exists, if
 its arguments fit; after `destroy_process_group` it makes a fresh one, under a new prefix of the
-store that the kernel hosts, so that stale addresses are never met.
+store in which the ranks meet, so that stale addresses are never met.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ def environment(assignment: Assignment) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": f"nbdist-{os.getppid()}",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
     if assignment.visible_devices is not None:
         env["CUDA_VISIBLE_DEVICES"] = assignment.visible_devices
@@ -132,7 +131,7 @@ class Group:
             return
         if timeout is None and self._assignment.timeout_s is not None:
             timeout = timedelta(seconds=self._assignment.timeout_s)
-        store = self._next_store()  # its connection is not the group's
+        store = self._next_store()
         with self._noting_sockets():
             self._make_group(backend, store, timeout, group_name, pg_options, further)
 
@@ -170,9 +169,10 @@ class Group:
         import torch.distributed as dist
 
         if self._store is None:
-            self._store = dist.TCPStore(
-                _LOOPBACK, self._assignment.master_port, is_master=False, wait_for_workers=False
-            )
+            # No TCPStore: each of its clients asks for the name of 127.0.0.1, and where the name server
+            # does not answer, which is so on many a machine without internet, waits for seconds.
+            path = os.path.join(self._assignment.scratch, "store")
+            self._store = dist.FileStore(path, self._assignment.world_size)
         self._generation += 1
         return dist.PrefixStore(f"nbdist/{self._generation}", self._store)
 
