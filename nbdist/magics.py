@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any
 
+from IPython.core import completer
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class
 
@@ -41,19 +42,18 @@ def _complete(_shell: Any, event: Any) -> list[str]:
 
 def _match(context: Any) -> Any:
     """For IPython 8.6 and later: options alone, and nobody analyses the line as Python."""
-    from IPython.core.completer import SimpleCompletion
-
     line = context.line_with_cursor[: context.cursor_position]
     line = line.rpartition("\n")[2]
     if not line.startswith(f"{_COMPLETED} "):
         return {"completions": []}
     fragment = re.split(r"[\s=]", line)[-1]
-    found = [SimpleCompletion(text=text, type="param") for text in complete(line)]
+    found = [completer.SimpleCompletion(text=text, type="param") for text in complete(line)]
     return {"completions": found, "matched_fragment": fragment, "suppress": True}
 
 
-def _has_matchers(shell: Any) -> bool:
-    return hasattr(shell.Completer, "custom_matchers")
+def _has_matchers() -> bool:
+    """Whether this IPython is 8.6 or later."""
+    return hasattr(completer, "context_matcher")
 
 
 class _Watch:
@@ -95,10 +95,8 @@ def load(shell: InteractiveShell) -> None:
     kernel.events.register("pre_run_cell", watch.before)
     kernel.events.register("post_run_cell", watch.after)
     shell.register_magics(DistributedMagics)
-    if _has_matchers(shell):
-        from IPython.core.completer import context_matcher
-
-        shell.Completer.custom_matchers.append(context_matcher()(_match))
+    if _has_matchers():
+        shell.Completer.custom_matchers.append(completer.context_matcher()(_match))
     else:
         shell.set_hook("complete_command", _complete, str_key=_COMPLETED)
 
@@ -114,7 +112,7 @@ def unload(shell: InteractiveShell) -> None:
         kernel.events.unregister("post_run_cell", watch.after)
     shut_down()
     shell.magics_manager.magics["cell"].pop("distributed", None)
-    if _has_matchers(shell):
+    if _has_matchers():
         matchers = shell.Completer.custom_matchers
         matchers[:] = [matcher for matcher in matchers if matcher is not _match]
     else:

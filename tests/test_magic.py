@@ -179,7 +179,11 @@ def test_tab_completes_options_and_their_values(kernel: NotebookKernel) -> None:
     assert kernel.complete("%%distributed --dev") == ["--devices"]
     assert kernel.complete("%%distributed --devices 2 --log") == ["--logs"]
     assert kernel.complete("%%distributed --logs r") == ["rank0"]
-    assert kernel.complete("%%distributed --logs ") == ["all", "none", "rank0"]
+    matches = kernel.complete("%%distributed --logs ")
+    if kernel.value("__import__('IPython').version_info >= (8, 6)"):
+        assert matches == ["all", "none", "rank0"]
+    else:  # it adds Python's words
+        assert {"all", "none", "rank0"} <= set(matches)
     assert set(kernel.complete("%%distributed -")) == {option.flag for option in ALL_OPTIONS}
 
 

@@ -109,6 +109,24 @@ TABLE: dict[str, Entry] = {
         expression="(known, Registry.classes[0] is Base, Registry.classes[1] is Late, type(Late) is Registry)",
         expected=(["Base"], True, True, True),
     ),
+    "classes that register themselves": Entry(
+        setup="""
+            class Plugin:
+                known = {}
+                def __init_subclass__(cls, *, title):
+                    Plugin.known[title] = cls
+            class First(Plugin, title="first"):
+                def start(self):
+                    return "started"
+            """,
+        cell="""
+            begun, titles = Plugin.known["first"]().start(), list(Plugin.known)
+            class Second(First, title="second"):
+                pass
+            """,
+        expression="(begun, titles, list(Plugin.known), Plugin.known['second'] is Second, Second().start())",
+        expected=("started", ["first"], ["first", "second"], True, "started"),
+    ),
     "dataclass": Entry(
         setup="""
             import dataclasses
@@ -505,6 +523,22 @@ TABLE: dict[str, Entry] = {
         expression="(noted, gradients, watched.grad.tolist())",
         expected=(1, [[3, 3]], [3, 3]),
     ),
+    "hooks that a cell adds": Entry(
+        setup="""
+            import torch
+            tuned = torch.nn.Parameter(torch.ones(2))
+            tuned.register_hook(lambda grad: grad * 2)
+            steps = []
+            """,
+        cell="""
+            doubled = tuned.register_hook(lambda grad: grad + 1)
+            tuned.register_post_accumulate_grad_hook(lambda leaf: steps.append(leaf.grad.tolist()))
+            tuned.sum().backward()
+            """,
+        expression="(steps, tuned.sum().backward(), steps, len(tuned._backward_hooks),"
+        " doubled.remove(), len(tuned._backward_hooks))",
+        expected=([[3, 3], [6, 6]], None, [[3, 3], [6, 6]], 2, None, 1),
+    ),
     "optimizer and scheduler": Entry(
         setup="""
             import torch
@@ -545,6 +579,46 @@ TABLE: dict[str, Entry] = {
         expression="(whole[0].tolist(), float(array.trace()), leaf_tensor.grad.tolist(), half.dtype,"
         " column.data_ptr() == whole[:, 3].data_ptr())",
         expected="([1.0, 0.0, 0.0, 5.0], 4.0, [3.0, 3.0], torch.float16, True)",
+    ),
+    "arrays and tensors on each other's memory": Entry(
+        setup="""
+            import numpy as np, torch
+            floats = np.zeros((2, 3), order="F")
+            on_floats = torch.from_numpy(floats)
+            weights = torch.zeros(3)
+            """,
+        cell="""
+            on_floats[1, 2] = 7
+            floats[0, 0] = 1
+            corner, view = floats[1:, 1:], weights.numpy()[1:]
+            view += 2
+            """,
+        expression="(floats.tolist(), on_floats.tolist() == floats.tolist(), np.shares_memory(corner, floats),"
+        " weights.tolist(), corner.tolist(), np.shares_memory(view, weights.numpy()))",
+        expected=([[1, 0, 0], [0, 0, 7]], True, True, [0, 2, 2], [[0, 7]], True),
+    ),
+    "a module that a cell parametrizes": Entry(
+        setup="""
+            import torch
+            plain_layer = torch.nn.Linear(2, 2)
+            original = plain_layer.bias
+            """,
+        cell="""
+            parametrize = torch.nn.utils.parametrizations
+            parametrize.weight_norm(plain_layer)
+            spectral = parametrize.spectral_norm(torch.nn.Linear(3, 3))
+            """,
+        expression="(plain_layer.bias is original, tuple(plain_layer(torch.ones(2)).shape), "
+        "torch.nn.utils.parametrize.is_parametrized(plain_layer, 'weight'), tuple(spectral.weight.shape),"
+        " isinstance(plain_layer, torch.nn.Linear), sorted(plain_layer.state_dict()))",
+        expected=(
+            True,
+            (2,),
+            True,
+            (3, 3),
+            True,
+            ["bias", "parametrizations.weight.original0", "parametrizations.weight.original1"],
+        ),
     ),
     "a parametrized module": Entry(
         setup="""
@@ -838,29 +912,12 @@ def check_entry(notebook: NotebookKernel, entry: Entry, method: str) -> None:
         notebook.run(dedented(entry.undo)).check()
 
 
-OPEN = {
-    "metaclass": "a metaclass's own code runs again where its classes are built anew",
-    "a class that says how it is pickled": "its new lock has no twin, and with it the change stays behind",
-    "numpy views": "a new view of a sent array is a view of the rank's copy",
-    "hooks of tensors": "Parameter's own pickling drops them",
-    "tensors that share memory": "a tensor and an array on one memory are sent apart",
-    "a parametrized module": "its class refuses to be pickled",
-}
-"""Entries that do not give the same yet where ranks are no forks of the kernel, and why."""
-
-
-def where_sent(name: str) -> pytest.param:
-    """An entry for a start method that sends the cell's needs."""
-    reason = OPEN.get(name)
-    return pytest.param(name, marks=[pytest.mark.xfail(reason=reason)] if reason else [])
-
-
 @pytest.mark.parametrize("name", TABLE)
 def test_the_table_under_fork(notebook: NotebookKernel, name: str) -> None:
     check_entry(notebook, TABLE[name], "fork")
 
 
-@pytest.mark.parametrize("name", [where_sent(name) for name in TABLE])
+@pytest.mark.parametrize("name", TABLE)
 @pytest.mark.parametrize("method", ["forkserver"])
 def test_the_table(notebook: NotebookKernel, method: str, name: str) -> None:
     check_entry(notebook, TABLE[name], method)
@@ -868,18 +925,15 @@ def test_the_table(notebook: NotebookKernel, method: str, name: str) -> None:
 
 def test_the_table_under_spawn_in_one_launch(notebook: NotebookKernel) -> None:
     """All entries that give the same everywhere, as one cell: new processes take seconds to start."""
-    together = {name: entry for name, entry in TOGETHER.items() if name not in OPEN}
-    for entry in together.values():
+    for entry in TOGETHER.values():
         notebook.run(dedented(entry.setup)).check()
-    notebook.run(distributed("spawn", "\n".join(dedented(entry.cell) for entry in together.values()))).check()
-    found = {name: notebook.value(entry.expression) for name, entry in together.items()}
-    assert found == {name: entry.expected for name, entry in together.items()}
+    notebook.run(distributed("spawn", "\n".join(dedented(entry.cell) for entry in TOGETHER.values()))).check()
+    found = {name: notebook.value(entry.expression) for name, entry in TOGETHER.items()}
+    assert found == {name: entry.expected for name, entry in TOGETHER.items()}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [where_sent(name) for name in list(TABLE)[::3]]
-)  # each takes seconds: a third of them
+@pytest.mark.parametrize("name", list(TABLE)[::3])  # each takes seconds: a third of them
 def test_the_table_under_spawn(notebook: NotebookKernel, name: str) -> None:
     check_entry(notebook, TABLE[name], "spawn")
 

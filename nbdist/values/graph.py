@@ -11,7 +11,6 @@ import io
 import marshal
 import os
 import pickle
-import sys
 import types
 import weakref
 from collections.abc import Iterable
@@ -20,13 +19,12 @@ from typing import Any
 
 import cloudpickle
 
+from nbdist.values.classes import without_notebooks_code
 from nbdist.values.foreign import Refusal, call_foreign
-from nbdist.values.kind import Buffer
+from nbdist.values.numbers import NumberReducer, storage_of
 from nbdist.values.twins import Twins, is_definition
 
 _IN_BAND_BYTES = 1 << 14
-_LARGE_BASE_BYTES = 1 << 26
-_MAPPED_BYTES = 1 << 20  # larger storages stay on the shared memory in which they came
 
 
 class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -56,23 +54,15 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.buffers = buffers
         self._twins = twins
         self._definitions_only = definitions_only
-        self._storages: dict[tuple[str, int, int], Any] = {}
-        self._alive: list[Any] = []
+        self._numbers = NumberReducer(twins, by_value=definitions_only)
 
     def persistent_id(self, obj: Any) -> Any:
         if obj is self._twins.namespace:
             return "namespace"
         if type(obj).__name__ == "UntypedStorage":
-            return self._twins_storage(obj)
+            return self._numbers.key_of(obj)
         key = self._twins.key_of(obj)
         return None if key is None or (self._definitions_only and not is_definition(obj)) else key
-
-    def _twins_storage(self, storage: Any) -> Any:
-        """A new tensor on the memory of one of the notebook's stays a view of it."""
-        if self._definitions_only or storage.device.type != "cpu" or not storage.nbytes():
-            return None
-        key = self._twins.key_at(Buffer(storage.data_ptr(), storage.nbytes()))
-        return None if key is None else ("storage", key)
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.FunctionType) and obj.__globals__ is self._twins.namespace:
@@ -82,57 +72,10 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = _reduce_python(obj)
         if reduced is not None:
             return reduced
-        if "torch" in sys.modules:
-            reduced = self._reduce_torch(obj)
-            if reduced is not None:
-                return reduced
-        if "numpy" in sys.modules and isinstance(obj, sys.modules["numpy"].ndarray):
-            return self._reduce_view(obj)
-        return super().reducer_override(obj)
-
-    def _reduce_view(self, array: Any) -> Any:
-        """An array on another's memory stays a view of it, as a tensor does of its storage."""
-        base = array.base
-        if type(base) is not type(array) or array.dtype.hasobject:
-            return NotImplemented
-        known = self._twins.key_of(base) is not None and not self._definitions_only
-        if not known and base.nbytes > max(_LARGE_BASE_BYTES, 8 * array.nbytes):
-            return NotImplemented  # a small piece of something large: just the piece
-        if not base.flags.c_contiguous or not base.flags.writeable:
-            return NotImplemented
-        offset = array.ctypes.data - base.ctypes.data
-        return type(array), (array.shape, array.dtype, base, offset, array.strides)
-
-    def _reduce_torch(self, obj: Any) -> Any:
-        import torch
-
-        if isinstance(obj, torch.storage.TypedStorage):
-            return _make_typed_storage, (self._one_storage(obj._untyped_storage), obj.dtype)
-        if isinstance(obj, torch.UntypedStorage):
-            return self._reduce_storage(obj)
-        if isinstance(obj, torch.nn.parallel.DistributedDataParallel):
-            return _itself, (obj.module,)
-        if isinstance(obj, torch.Tensor) and obj.grad_fn is not None:
-            return _itself, (
-                obj.detach(),
-            )  # its graph stays behind: `backward()` on it must not seem to work
-        if isinstance(obj, torch.Tensor) and obj.is_leaf and obj.grad is not None:
-            reduced = obj.__reduce_ex__(5)  # it leaves the gradient behind
-            return (*reduced, obj.grad, None, None, _set_grad) if len(reduced) == 2 else reduced
-        return None
-
-    def _one_storage(self, storage: Any) -> Any:
-        """One object for one piece of memory: views and tied weights stay shared."""
-        key = (str(storage.device), storage.data_ptr(), storage.nbytes())
-        return self._storages.setdefault(key, storage)
-
-    def _reduce_storage(self, storage: Any) -> Any:
-        on_cpu = storage.cpu()
-        self._alive.append(on_cpu)
-        if not on_cpu.nbytes():
-            return _make_storage, (b"",)
-        memory = Buffer(on_cpu.data_ptr(), on_cpu.nbytes()).view()
-        return _make_storage, (pickle.PickleBuffer(memory),)
+        reduced = self._numbers.reduce(obj)
+        if reduced is not None:
+            return reduced
+        return without_notebooks_code(super().reducer_override(obj))
 
 
 class GraphUnpickler(pickle.Unpickler):
@@ -146,7 +89,7 @@ class GraphUnpickler(pickle.Unpickler):
         if pid == "namespace":
             return self._twins.namespace
         if isinstance(pid, tuple):
-            return _storage_of(self._twins.known[pid[1]])
+            return storage_of(self._twins.known[pid[1]])
         return self._twins.known[pid]
 
 
@@ -232,10 +175,6 @@ def _make_closed_file(kind: str) -> Any:
     return file
 
 
-def _set_grad(tensor: Any, grad: Any) -> None:
-    tensor.grad = grad
-
-
 def _make_cell() -> types.CellType:
     return types.CellType()
 
@@ -250,34 +189,3 @@ def _cell_contents(cell: types.CellType) -> tuple[Any, ...]:
 def _fill_cell(cell: types.CellType, contents: tuple[Any, ...]) -> None:
     if contents:
         cell.cell_contents = contents[0]
-
-
-def _storage_of(owner: Any) -> Any:
-    """The storage of a tensor, or of a tensor on an array's memory."""
-    import torch
-
-    return (owner if isinstance(owner, torch.Tensor) else torch.from_numpy(owner)).untyped_storage()
-
-
-def _make_storage(data: Any) -> Any:
-    import torch
-
-    if not len(data):
-        return torch.UntypedStorage(0)
-    if len(data) > _MAPPED_BYTES:
-        return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
-    storage = torch.UntypedStorage(len(data))  # of torch's own memory: it can be resized
-    torch.empty(0, dtype=torch.uint8).set_(storage).copy_(
-        torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    )
-    return storage
-
-
-def _make_typed_storage(untyped: Any, dtype: Any) -> Any:
-    import torch
-
-    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
-
-
-def _itself(obj: Any) -> Any:
-    return obj

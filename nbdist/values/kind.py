@@ -11,6 +11,7 @@ import copyreg
 import ctypes
 import operator
 import types
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -72,8 +73,12 @@ class Kind:
         """What to send so that `land` can make a twin equal to `obj`."""
         raise TypeError(f"{type(obj).__name__} objects cannot be changed in place")
 
+    def difference(self, obj: Any, before: Content) -> Any:
+        """As `portable`, for a twin that still is as `before`: what has not changed may be left out."""
+        return self.portable(obj)
+
     def land(self, twin: Any, portable: Any) -> None:
-        """Write what `portable` gave into the notebook's own object."""
+        """Write what `portable` or `difference` gave into the notebook's own object."""
         raise TypeError(f"{type(twin).__name__} objects cannot be changed in place")
 
 
@@ -88,8 +93,9 @@ def attributes_of(obj: Any) -> dict[str, Any]:
     return held
 
 
-def set_attributes(twin: Any, attributes: dict[str, Any]) -> None:
-    for name in [name for name in attributes_of(twin) if name not in attributes]:
+def set_attributes(twin: Any, attributes: dict[str, Any], kept: Collection[str] = ()) -> None:
+    """Give `twin` these attributes and no others, but for those `kept` as they are."""
+    for name in [name for name in attributes_of(twin) if name not in attributes and name not in kept]:
         object.__delattr__(twin, name)
     own = getattr(twin, "__dict__", None)
     for name, value in attributes.items():

@@ -22,7 +22,7 @@ _MACHINERY = frozenset(
 )
 
 _ITSELF = Kind()
-_INSTANCE = plain.Instance()
+_INSTANCE = plain.PlainInstance()
 _FROZEN = plain.Frozen()
 _WRAPPING = plain.Wrapping()
 _STATEFUL = plain.Stateful()

@@ -24,17 +24,7 @@ class ArrayKind(Kind):
         return Content((*parts, *attributes_of(obj).values()), layout)  # a masked array has its mask there
 
     def memory(self, obj: Any) -> Buffer | None:
-        import numpy
-
-        owner = obj
-        while isinstance(owner.base, numpy.ndarray):  # a view's memory is its owner's
-            owner = owner.base
-        if obj.dtype.hasobject or owner.dtype.hasobject or owner.nbytes == 0:
-            return None
-        # numpy 2 moved the function.
-        bounds: Any = getattr(numpy, "byte_bounds", None) or numpy.lib.array_utils.byte_bounds
-        low, high = bounds(owner)
-        return Buffer(low, high - low)
+        return array_memory(obj)
 
     def portable(self, obj: Any) -> Any:
         return obj.copy(), attributes_of(obj)
@@ -47,11 +37,33 @@ class ArrayKind(Kind):
         set_attributes(twin, attributes)
 
 
+def array_root(array: Any) -> Any:
+    """The array that a view looks at in the end."""
+    import numpy
+
+    while isinstance(array.base, numpy.ndarray):
+        array = array.base
+    return array
+
+
+def array_memory(array: Any) -> Buffer | None:
+    """The memory that an array looks at, its owner's whole; None where it holds objects, or nothing."""
+    import numpy
+
+    owner = array_root(array)
+    if array.dtype.hasobject or owner.dtype.hasobject or owner.nbytes == 0:
+        return None
+    # numpy 2 moved the function.
+    bounds: Any = getattr(numpy, "byte_bounds", None) or numpy.lib.array_utils.byte_bounds
+    low, high = bounds(owner)
+    return Buffer(low, high - low)
+
+
 class TensorKind(Kind):
     """torch tensors and parameters. Their memory is the storage's, which views share."""
 
     def parts(self, obj: Any) -> tuple[Any, ...]:
-        return (_grad(obj), *attributes_of(obj).values())
+        return (*leaf_state(obj), *attributes_of(obj).values())
 
     def content(self, obj: Any) -> Content:
         if _is_lazy(obj):
@@ -73,10 +85,10 @@ class TensorKind(Kind):
         if _is_lazy(obj):
             raise TypeError("a parameter without a shape has no content to bring back")
         data = obj.detach() if is_strided(obj) else obj.detach().clone()
-        return data, obj.requires_grad, _grad(obj), attributes_of(obj)
+        return data, obj.requires_grad, leaf_state(obj), attributes_of(obj)
 
     def land(self, twin: Any, portable: Any) -> None:
-        data, requires_grad, grad, attributes = portable
+        data, requires_grad, state, attributes = portable
         if _is_lazy(twin):
             twin.materialize(data.shape, dtype=data.dtype)
         if not _holds(twin, data):
@@ -86,7 +98,7 @@ class TensorKind(Kind):
                 twin.data = data
         if twin.is_leaf:
             twin.requires_grad_(requires_grad)
-            twin.grad = grad
+            set_leaf_state(twin, state)
         set_attributes(twin, attributes)
 
     def after_memory(self, twin: Any) -> None:
@@ -95,8 +107,20 @@ class TensorKind(Kind):
         torch.autograd.graph.increment_version(twin)
 
 
-def _grad(tensor: Any) -> Any:
-    return tensor.grad if tensor.is_leaf else None
+def leaf_state(tensor: Any) -> tuple[Any, Any, Any]:
+    """What a leaf of autograd holds beside its values: its gradient and its hooks."""
+    if not tensor.is_leaf:
+        return None, None, None
+    return tensor.grad, tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+
+
+def set_leaf_state(tensor: Any, state: tuple[Any, Any, Any]) -> None:
+    grad, hooks, post_hooks = state
+    tensor.grad = grad
+    if hooks is not tensor._backward_hooks:
+        tensor._backward_hooks = hooks
+    if post_hooks is not tensor._post_accumulate_grad_hooks:
+        tensor._post_accumulate_grad_hooks = post_hooks
 
 
 def _is_lazy(tensor: Any) -> bool:

@@ -21,18 +21,34 @@ class Frozen(Kind):
 class Instance(Kind):
     """Objects with attributes: the notebook's own classes, modules, optimizers, schedulers."""
 
+    def held(self, obj: Any) -> dict[str, Any]:
+        """The attributes that count."""
+        return attributes_of(obj)
+
     def content(self, obj: Any) -> Content:
-        held = attributes_of(obj)
+        held = self.held(obj)
         return Content((type(obj), *held, *held.values()))
 
     def portable(self, obj: Any) -> Any:
-        return type(obj), attributes_of(obj)
+        return type(obj), self.held(obj), ()
 
     def land(self, twin: Any, portable: Any) -> None:
-        cls, attributes = portable
-        if type(twin) is not cls:
+        cls, attributes, kept = portable
+        if cls is not None and type(twin) is not cls:
             twin.__class__ = cls
-        set_attributes(twin, attributes)
+        set_attributes(twin, attributes, kept)
+
+
+class PlainInstance(Instance):
+    """Instances that are nothing but their attributes: what has not changed, a lock say, is not sent."""
+
+    def difference(self, obj: Any, before: Content) -> Any:
+        count = len(before.parts) // 2
+        old = dict(zip(before.parts[1 : count + 1], before.parts[count + 1 :], strict=True))
+        held = self.held(obj)
+        kept = tuple(name for name, value in held.items() if name in old and old[name] is value)
+        cls = None if type(obj) is before.parts[0] else type(obj)
+        return cls, {name: value for name, value in held.items() if name not in kept}, kept
 
 
 class Container(Instance):
@@ -170,7 +186,7 @@ class ClassKind(Kind):
     """Classes of the notebook: attributes and methods that the cell sets on them."""
 
     def parts(self, obj: Any) -> tuple[Any, ...]:
-        return (*obj.__bases__, *_class_attributes(obj).values())
+        return (type(obj), *obj.__bases__, *_class_attributes(obj).values())
 
     def content(self, obj: Any) -> Content:
         held = _class_attributes(obj)
@@ -282,18 +298,12 @@ class RunningKind(Kind):
         raise TypeError(f"a {type(obj).__name__} that has run on a rank cannot be brought back")
 
 
-class LoaderKind(Instance):
+class LoaderKind(PlainInstance):
     """torch's DataLoader, without the workers that it may have running."""
 
-    def content(self, obj: Any) -> Content:
-        return Content(tuple(part for pair in self._lasting(obj).items() for part in pair))
-
-    def portable(self, obj: Any) -> Any:
-        return type(obj), self._lasting(obj)
+    def held(self, obj: Any) -> dict[str, Any]:
+        return {name: value for name, value in super().held(obj).items() if name != "_iterator"}
 
     def land(self, twin: Any, portable: Any) -> None:
-        cls, attributes = portable
-        super().land(twin, (cls, {**attributes, "_iterator": twin._iterator}))
-
-    def _lasting(self, obj: Any) -> dict[str, Any]:
-        return {name: value for name, value in attributes_of(obj).items() if name != "_iterator"}
+        cls, attributes, kept = portable
+        super().land(twin, (cls, attributes, (*kept, "_iterator")))

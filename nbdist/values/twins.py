@@ -165,13 +165,15 @@ class Twins:
     def _compare(self, key: int, found: Changes) -> None:
         obj = self.known[key]
         kind, before = self._before[key]
+        after = call_foreign(partial(kind.content, obj))
         if isinstance(before, Refusal):
-            same = isinstance(call_foreign(partial(kind.content, obj)), Refusal)
+            same = isinstance(after, Refusal)
+            send = partial(kind.portable, obj)
         else:
-            after = call_foreign(partial(kind.content, obj))
             same = isinstance(after, Content) and before.same_as(after)
+            send = partial(kind.difference, obj, before)
         if not same:
-            portable = call_foreign(partial(kind.portable, obj))
+            portable = call_foreign(send)
             if isinstance(portable, Refusal):
                 found.refused[key] = portable.reason
             else:
