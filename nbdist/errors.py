@@ -82,7 +82,8 @@ class Failure:
     Attributes:
         rank: who failed.
         time_s: when, on the machine's monotonic clock.
-        type_name: the exception's class name, or ``"Died"``.
+        type_name: the exception's class name; ``"Died"`` for a process that ended, ``"Stuck"`` for work
+            that could not go on.
         message: ``str(exception)``, or how the rank died.
         cell_line: line of the cell (its first line, with the magic, is 1), if one is involved.
         traceback: lines as IPython would show them, without nbdist's own frames.
@@ -103,7 +104,7 @@ class Failure:
         message = self.message
         if len(message) > _MESSAGE_CHARS:
             message = f"{message[:_MESSAGE_CHARS]}… ({len(message):,} characters)"
-        if self.type_name == "Died":
+        if self.type_name in ("Died", "Stuck"):
             return message
         return f"{self.type_name}: {message}" if message else self.type_name
 
@@ -146,6 +147,15 @@ class RunInterrupted(KeyboardInterrupt):
 
 RunInterrupted.__name__ = RunInterrupted.__qualname__ = "KeyboardInterrupt"
 RunInterrupted.__module__ = "builtins"  # a traceback shows it as what it is to all that catch it
+
+
+def ranks_phrase(ranks: Sequence[int]) -> str:
+    """Ranks as they are called in a sentence.
+
+    >>> ranks_phrase([1]), ranks_phrase([0, 1, 3])
+    ('rank 1', 'ranks 0-1,3')
+    """
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -12,7 +12,8 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 
 from nbdist.cell import parse_cell
 from nbdist.forksafety import ENVIRONMENT, this_process
-from nbdist.options import complete, help_text, parse_magic
+from nbdist.help import help_text
+from nbdist.options import complete, parse_magic
 from nbdist.session import run_cell
 from nbdist.start.forkserver import shut_down, warm_up
 

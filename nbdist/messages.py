@@ -1,17 +1,24 @@
 """What crosses the boundary between the kernel and a rank: plain frozen records.
 
-Rank to kernel: `Ready`, `Text`, `Display`, `Raised`, `Finished`. Kernel to rank: `Run`, `SendAgain`, `Leave`.
-What the kernel sees by itself of a rank (`Wrote`, `Died`) has the same form, so that one `fold`
+Rank to kernel: `Ready`, `Text`, `Display`, `Standing`, `Raised`, `Finished`. Kernel to rank: `Run`,
+`SendAgain`, `Leave`.
+What the kernel sees by itself of a rank (`Wrote`, `Died`, `Stuck`) has the same form, so that one `fold`
 takes them all.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nbdist.errors import Failure
+
+# Environment variables that tell `nbdist.setup` and its relatives in a rank what the run was asked for.
+DEVICE_VARIABLE = "NBDIST_DEVICE"
+STRATEGY_VARIABLE = "NBDIST_STRATEGY"
+PRECISION_VARIABLE = "NBDIST_PRECISION"
 
 Stream = Literal["stdout", "stderr"]
 Outcome = Literal["ok", "failed", "interrupted"]
@@ -63,6 +70,7 @@ class Assignment:
         master_port: kept free for scripts in which rank 0 hosts a store.
         scratch: a folder for temporary files, removed after the run.
         timeout_s: process-group timeout; None is torch's own.
+        strategy: default for `nbdist.setup()`.
         init: whether the worker makes the process group before the work begins.
     """
 
@@ -74,6 +82,7 @@ class Assignment:
     scratch: str = ""
     timeout_s: float | None = None
     seed: int | None = None
+    strategy: str = "ddp"
     init: bool = True
     visible_devices: str | None = None
 
@@ -132,15 +141,60 @@ class Display:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """An operation of several ranks.
+
+    Attributes:
+        name: as in torch.distributed: ``all_reduce``; ``backward`` for DDP's.
+        ranks: who must take part; empty where that is not known.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where the rank's main thread is.
+
+    Attributes:
+        cell_line: the cell's line, if there is a cell.
+        function: the innermost Python function.
+        since_s: since when it is inside one call of C code, monotonic; None for one that moves.
+        idle: whether it uses next to no CPU there: it waits.
+        collective: what it waits in, if that is an operation of several ranks.
+        stack: its stack as a traceback's lines, the most recent call last, if it stands still.
+    """
+
+    cell_line: int | None
+    function: str
+    since_s: float | None = None
+    idle: bool = False
+    collective: Collective | None = None
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
-    """The rank's work has raised; the traceback is being made, and `Finished` follows."""
+    """The rank's work has raised; the traceback is being made, and `Finished` follows.
+
+    Attributes:
+        time_s: when, monotonic.
+    """
+
+    time_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The rank's work has ended. A shared-memory file travels beside it when it holds values."""
+    """The rank's work has ended. A shared-memory file travels beside it when it holds values.
+
+    Attributes:
+        time_s: when, monotonic.
+    """
 
     outcome: Outcome
+    time_s: float = field(default_factory=time.monotonic)
     failure: Failure | None = None
     values: Values | None = None
 
@@ -179,12 +233,30 @@ class Died:
     Attributes:
         time_s: when the kernel saw it, monotonic.
         exit_code: as `subprocess.Popen.returncode`: minus the signal's number for a signal.
+        trace: what Python itself wrote of its stack at a fatal signal, the most recent call first.
+        memory_ran_out: whether the system ended processes meanwhile because its memory ran out.
     """
 
     time_s: float
+    pid: int
     exit_code: int
+    trace: tuple[str, ...] = ()
+    memory_ran_out: bool = False
 
 
-FromRank = Ready | Text | Display | Raised | Finished
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """The kernel has found that the rank's work will not go on by itself.
+
+    Attributes:
+        time_s: when, monotonic.
+        reason: what it waits for, and why that will not come.
+    """
+
+    time_s: float
+    reason: str
+
+
+FromRank = Ready | Text | Display | Standing | Raised | Finished
 ToRank = Run | SendAgain | Leave
-Event = FromRank | Wrote | Died
+Event = FromRank | Wrote | Died | Stuck

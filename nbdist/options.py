@@ -1,7 +1,8 @@
 """Every option once: its type, default, help and what is allowed.
 
 The magic's parser, the keywords of the Python interface, the help text, tab completion and the README's
-table are all made from the fields of `Options`. A new option is one more field (and perhaps a check).
+table (`help`) are all made from the fields of `Options`. A new option is one more field, and perhaps
+a check.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import operator
 import re
 import reprlib
 import shlex
-import textwrap
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +31,7 @@ MAX_SEED = 2**32 - 2**16  # seed + rank stays in numpy's range (below 2**32) for
 # torch counts timeouts in whole milliseconds and adds them to a clock that must not overflow.
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 1e9
 
+STRATEGIES = ("ddp", "ddp_find_unused_parameters_true", "ddp_static_graph")
 START_METHODS = ("auto", "fork", "forkserver", "spawn")
 
 NEXT_STEP = "%%distributed? shows all options."
@@ -108,6 +109,11 @@ def _seconds(value: object) -> float:
     if not MIN_TIMEOUT_S <= seconds <= MAX_TIMEOUT_S:
         raise ValueError("out of range")
     return seconds
+
+
+def _patience(value: object) -> float:
+    nothing = value in ("0", 0) and not isinstance(value, bool)
+    return 0.0 if nothing else _seconds(value)
 
 
 def _true_or_false(value: object) -> bool:
@@ -219,6 +225,14 @@ class Options:
     timeout: float | None = option(
         None, "how long a collective may wait for the other ranks", _seconds, metavar="SECONDS", example=600,
         allowed=f"seconds from {MIN_TIMEOUT_S:g} to {MAX_TIMEOUT_S:,.0f}", default_help="torch's")
+    strategy: str = choice(
+        "ddp", "default for nbdist.setup(): how a model is trained on all ranks", *STRATEGIES)
+    hang_timeout: float = option(
+        30.0, "report ranks that stand still this long (0: never)", _patience, metavar="SECONDS", example=120,
+        allowed=f"0 or seconds from {MIN_TIMEOUT_S:g} to {MAX_TIMEOUT_S:,.0f}", default_help="30")
+    on_hang: str = choice(
+        "report", "what to do about ranks that stand still: tell of them, or stop the cell too",
+        "report", "stop")
     init: bool = option(
         True, "leave init_process_group to the cell", _true_or_false, example=False,
         allowed="True, False", default_help="off")
@@ -355,46 +369,3 @@ def complete(line: str) -> list[str]:
         return [choice for choice in opt.choices if choice.startswith(start if equals else last)]
     used = {_BY_FLAG[name] for name, _ in map(_split_flag, before) if name in _BY_FLAG}
     return [opt.flag for opt in ALL_OPTIONS if opt not in used and opt.flag.startswith(last)]
-
-
-_ABOUT = """\
-Run this cell on several ranks: processes that each have a device of their own and a torch.distributed
-process group that is ready. When the cell ends, the notebook has what rank 0 made or changed.
-
-    %%distributed --devices 2
-    import torch, torch.distributed as dist
-    x = torch.ones(1, device=device) * rank
-    dist.all_reduce(x)
-    x.item()
-
-The cell finds rank, local_rank, world_size, device and all names of the notebook. Options:
-"""
-_MORE_EXAMPLES = """
-The GPUs 0 and 2, seeded, and only these two names brought back:
-
-    %%distributed -d 0,2 --seed 42 -o model,losses
-
-Four ranks on the CPU, the text of rank 0 only, and each rank's loss in a list:
-
-    %%distributed -d 4 --accelerator cpu --logs rank0 --gather loss
-"""
-
-
-def help_text() -> str:
-    """What ``%%distributed?`` shows: what it does, an example, every option, two more examples."""
-    width = max(len(opt.usage) for opt in ALL_OPTIONS) + 4
-    lines = []
-    for opt in ALL_OPTIONS:
-        usage = f"  {opt.usage if opt.short else '    ' + opt.usage:<{width}}  "
-        text = f"{opt.help}; default: {opt.default_help}"
-        lines += textwrap.wrap(text, 100, initial_indent=usage, subsequent_indent=" " * len(usage))
-    return "\n".join([_ABOUT, *lines, _MORE_EXAMPLES])
-
-
-def markdown_table() -> str:
-    """The options as a markdown table of ``option``, ``meaning`` and ``default``, for the README."""
-    lines = ["| option | meaning | default |", "|---|---|---|"]
-    for opt in ALL_OPTIONS:
-        cells = (f"`{opt.usage}`", opt.help, opt.default_help)
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines)

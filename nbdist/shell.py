@@ -12,3 +12,11 @@ def current_shell() -> Any:
     # While IPython is being imported the module is there and the function is not yet.
     ask = getattr(ipython, "get_ipython", None)
     return ask() if ask is not None else None
+
+
+def place_text(filename: str, line: int, function: str) -> str:
+    """A stack's entry, as IPython writes it: ``Cell In[3], line 2, in train``, or with a file's name."""
+    compiler = getattr(current_shell(), "compile", None)
+    name = getattr(compiler, "format_code_name", lambda _: None)(filename)  # IPython 8.1 and later
+    title = " ".join(name) if name is not None else f'File "{filename}"'
+    return f"  {title}, line {line}, in {function}"

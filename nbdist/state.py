@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from nbdist.errors import Failure
-from nbdist.messages import Died, Event, Finished, Outcome, Raised, Ready
+from nbdist.messages import Died, Event, Finished, Outcome, Raised, Ready, Standing, Stuck
 
 Phase = Literal["starting", "running", "failing", "finished", "gone"]
 
@@ -23,6 +24,8 @@ _CONSEQUENCE = re.compile(
     re.IGNORECASE,
 )
 
+_OF_CELL = re.compile(r"line (\d+), in <module>$")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
@@ -33,6 +36,9 @@ class RankState:
         failure: why it failed or how it died.
         stopped: whether nbdist ended its work, because of another rank or at the user's wish: what
             it says after that is no failure of its own.
+        standing: where its main thread was seen last.
+        raised_s: when its work raised, monotonic.
+        finished_s: when its work ended, monotonic.
     """
 
     rank: int
@@ -40,6 +46,9 @@ class RankState:
     outcome: Outcome | None = None
     failure: Failure | None = None
     stopped: bool = False
+    standing: Standing | None = None
+    raised_s: float | None = None
+    finished_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,29 +124,71 @@ def stop_working(state: RunState) -> RunState:
 def _fold_rank(rank: RankState, event: Event) -> RankState:
     if isinstance(event, Ready) and rank.phase == "starting":
         return replace(rank, phase="running")
+    if isinstance(event, Standing) and rank.phase in ("starting", "running"):
+        return replace(rank, standing=event)
     if isinstance(event, Raised) and not rank.stopped:
-        return replace(rank, phase="failing")
+        return replace(rank, phase="failing", raised_s=event.time_s)
+    if isinstance(event, Stuck) and not rank.stopped:
+        return replace(rank, stopped=True, failure=_stuck(rank, event))
     if isinstance(event, Finished):
-        if rank.stopped and event.outcome != "ok":
-            return replace(rank, phase="finished", outcome="interrupted")
-        return replace(rank, phase="finished", outcome=event.outcome, failure=event.failure)
+        return _finished(replace(rank, phase="finished", finished_s=event.time_s), event)
     if isinstance(event, Died):
         if rank.phase == "finished":
             return replace(rank, phase="gone")
         if rank.stopped:
             return replace(rank, phase="gone", outcome="interrupted")
-        return replace(rank, phase="gone", outcome="failed", failure=_death(rank.rank, event))
+        return replace(rank, phase="gone", outcome="failed", failure=_death(rank, event))
     return rank
 
 
-def _death(rank: int, event: Died) -> Failure:
+def _finished(rank: RankState, event: Finished) -> RankState:
+    if rank.stopped and event.outcome != "ok":
+        return replace(rank, outcome="interrupted")
+    failure = event.failure
+    if failure is not None and rank.raised_s is not None:  # the earliest is the cause
+        failure = replace(failure, time_s=rank.raised_s)
+    return replace(rank, outcome=event.outcome, failure=failure or rank.failure)
+
+
+def _stuck(rank: RankState, event: Stuck) -> Failure:
+    standing = rank.standing
+    return Failure(
+        rank=rank.rank,
+        time_s=event.time_s,
+        type_name="Stuck",
+        message=event.reason,
+        cell_line=standing.cell_line if standing else None,
+        traceback=standing.stack if standing else (),
+    )
+
+
+def _death(rank: RankState, event: Died) -> Failure:
+    process = f"its process (pid {event.pid})"
     if event.exit_code < 0:
         number = -event.exit_code
         names = {known.value: known.name for known in signal.Signals}
-        how = f"its process was ended by {names.get(number, f'signal {number}')}"
+        how = f"{process} was ended by {names.get(number, f'signal {number}')}"
+        if number == signal.SIGKILL and event.memory_ran_out:
+            how += ": the system's memory ran out"
     else:
-        how = f"its process ended with exit code {event.exit_code}"
-    return Failure(rank=rank, time_s=event.time_s, type_name="Died", message=how)
+        how = f"{process} ended with exit code {event.exit_code}"
+    standing = rank.standing
+    if not event.trace and standing is not None and standing.cell_line is not None:
+        how += f"; it was last seen at line {standing.cell_line} of the cell"
+    return Failure(
+        rank=rank.rank,
+        time_s=event.time_s,
+        type_name="Died",
+        message=how,
+        cell_line=_cell_line(event.trace),
+        traceback=event.trace,
+    )
+
+
+def _cell_line(trace: Sequence[str]) -> int | None:
+    """The cell's line in a stack whose last entry is the cell's."""
+    found = _OF_CELL.search(trace[-1]) if trace else None
+    return int(found[1]) if found else None
 
 
 def is_consequence(failure: Failure) -> bool:

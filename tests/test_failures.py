@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 from pathlib import Path
 
@@ -277,16 +278,17 @@ def test_a_failed_cells_exception_can_be_had_afterwards(kernel: NotebookKernel) 
 
 
 @pytest.mark.parametrize(
-    ("ending", "how"),
+    ("ending", "at", "how"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"),
-        ("os.kill(os.getpid(), signal.SIGTERM)", "was ended by SIGTERM"),
-        ("ctypes.string_at(0)", "was ended by SIGSEGV"),
-        ("os._exit(7)", "ended with exit code 7"),
-        ("os._exit(0)", "ended with exit code 0"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "", "was ended by SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", "", "was ended by SIGTERM"),
+        ("ctypes.string_at(0)", " at line 6", "was ended by SIGSEGV"),
+        ("os.abort()", " at line 6", "was ended by SIGABRT"),
+        ("os._exit(7)", "", "ended with exit code 7"),
+        ("os._exit(0)", "", "ended with exit code 0"),
     ],
 )
-def test_a_rank_that_dies_says_how(kernel: NotebookKernel, ending: str, how: str) -> None:
+def test_a_rank_that_dies_says_how(kernel: NotebookKernel, ending: str, at: str, how: str) -> None:
     run = kernel.run(
         f"""
         %%distributed --devices 3
@@ -299,7 +301,13 @@ def test_a_rank_that_dies_says_how(kernel: NotebookKernel, ending: str, how: str
         """
     )
     error = failure_of(run)
-    assert error.evalue == f"rank 2 of 3 failed: its process {how}"
+    expected = (
+        rf"rank 2 of 3 failed{at}: its process \(pid \d+\) {how}(; it was last seen at line 3 of the cell)?"
+    )
+    assert re.fullmatch(expected, error.evalue)
+    if at:  # Python itself writes where it was
+        assert re.search(r"line 6, in <module>$", error.text, re.MULTILINE)
+        assert not re.search("IPython/core|nbdist/worker", error.text)
     assert "[2] last words of 2\n" in run.stdout
     assert kernel.processes() == {}
 
@@ -315,7 +323,26 @@ def test_a_rank_that_dies_before_the_others_meet_it(kernel: NotebookKernel) -> N
         dist.init_process_group("gloo")
         """
     )
-    assert failure_of(run).evalue == "rank 1 of 2 failed: its process ended with exit code 9"
+    expected = r"rank 1 of 2 failed: its process \(pid \d+\) ended with exit code 9"
+    assert re.fullmatch(expected, failure_of(run).evalue)
+
+
+def test_a_dead_ranks_last_line_is_known(kernel: NotebookKernel) -> None:
+    run = kernel.start_run(
+        """
+        %%distributed --devices 2 --hang-timeout 0.5
+        import os, threading
+        print(rank, "has pid", os.getpid(), flush=True)
+        threading.Event().wait()
+        """,
+        allow_stdin=True,
+    )
+    run.wait_for_text("may hang")
+    found = re.search(r"1 has pid (\d+)", run.stdout)
+    assert found is not None
+    psutil.Process(int(found[1])).kill()
+    error = failure_of(run.finish())
+    assert error.evalue.endswith("was ended by SIGKILL; it was last seen at line 4 of the cell")
 
 
 def test_ranks_that_cannot_be_started_leave_nothing(kernel: NotebookKernel) -> None:

@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parent.parent / "nbdist"
 ROWS = (
     {"errors"},
     {"options", "messages", "devices", "forksafety", "shell"},
-    {"cell", "channel"},
+    {"cell", "channel", "help"},
     {"values", "state"},
     {"training", "views", "digits"},
     {"worker"},

@@ -14,6 +14,7 @@ import pytest
 import torch.distributed as dist
 
 from nbdist.errors import NbdistError, OptionError
+from nbdist.help import help_text, markdown_table
 from nbdist.options import (
     ALL_OPTIONS,
     MAX_DEVICES,
@@ -23,8 +24,6 @@ from nbdist.options import (
     Options,
     complete,
     from_keywords,
-    help_text,
-    markdown_table,
     parse_magic,
     parse_words,
 )
@@ -335,7 +334,8 @@ except OptionError:
 def test_torch_is_loaded_only_when_a_backend_is_named() -> None:
     program = """
 import sys
-from nbdist.options import complete, help_text, parse_magic
+from nbdist.help import help_text
+from nbdist.options import complete, parse_magic
 parse_magic("-d 4 --seed 1 -o a --timeout 5"), help_text(), complete("--b")
 assert not {"torch", "IPython", "numpy"} & set(sys.modules)
 parse_magic("--backend gloo")
@@ -393,7 +393,7 @@ FLAGS = [option.flag for option in ALL_OPTIONS]
         ("", FLAGS),
         ("%%distributed", []),
         ("%%distributed --dev", ["--devices"]),
-        ("%%distributed --s", ["--start-method", "--seed"]),
+        ("%%distributed --s", ["--start-method", "--seed", "--strategy"]),
         ("%%distributed --nothing", []),
         ("%%distributed x", []),
         ("%%distributed -d ", ["auto"]),

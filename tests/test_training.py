@@ -56,6 +56,8 @@ def in_ranks(body: str, out: Path, ranks: int = 2, *, spawned: bool = False) -> 
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command = [sys.executable, *([] if spawned else torchrun), __file__, body, str(out)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+    # torchrun asks for names of addresses, and waits minutes for a name server that does not answer.
+    environment["RES_OPTIONS"] = "attempts:1 timeout:1"
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return [pickle.loads((out / f"{rank}.pickle").read_bytes()) for rank in range(ranks)]

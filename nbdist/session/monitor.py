@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from nbdist.errors import ChannelError
-from nbdist.messages import Died, Display, Event, Finished, Stream, Text, Values, Wrote
+from nbdist.messages import Died, Display, Event, Finished, Stream, Stuck, Text, Values, Wrote
+from nbdist.session.deaths import Coroner
+from nbdist.session.hangs import Hang, find_hang, next_look_s
 from nbdist.session.logs import RunLogs
 from nbdist.start.worker import Worker
 from nbdist.state import RunState, first_state, fold, next_run, stop_working
@@ -46,6 +48,14 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
+class Hung:
+    """A hang, and the state in which it was found."""
+
+    state: RunState
+    hang: Hang
+
+
+@dataclass(frozen=True, slots=True)
 class Interrupted:
     """The user asked to stop (put in by the main thread's signal handler)."""
 
@@ -57,17 +67,36 @@ class Broken:
     error: BaseException
 
 
-Note = Show | RunState | Arrived | Interrupted | Broken
+Note = Show | RunState | Arrived | Hung | Interrupted | Broken
 
 
 class Monitor(threading.Thread):
-    """Reads `workers` until all have ended."""
+    """Reads `workers` until all have ended.
 
-    def __init__(self, workers: Sequence[Worker], logs: RunLogs, inbox: SimpleQueue[Note]):
+    Args:
+        coroner: finds out how a worker ended.
+        hang_timeout_s: how long a rank may stand still without a word about it; 0 for ever.
+        stop_hangs: whether such a run is stopped.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        logs: RunLogs,
+        inbox: SimpleQueue[Note],
+        coroner: Coroner,
+        *,
+        hang_timeout_s: float,
+        stop_hangs: bool,
+    ):
         super().__init__(name="nbdist-monitor", daemon=True)
         self._workers = workers
         self._logs = logs
         self._inbox = inbox
+        self._coroner = coroner
+        self._hang_timeout_s = hang_timeout_s
+        self._stop_hangs = stop_hangs
+        self._hang_told: str | None = None
         self._lock = threading.Lock()
         self.state = first_state(len(workers))
         self._view: TextView | None = None
@@ -110,6 +139,7 @@ class Monitor(threading.Thread):
                         waiting.discard(worker.rank)
                     self._handle(kind, worker)
                 self._show_due()
+                self._look_for_hang()
 
     def _register(self, worker: Worker) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")
@@ -120,11 +150,14 @@ class Monitor(threading.Thread):
         self._selector.register(worker.pidfd, selectors.EVENT_READ, ("end", worker))
 
     def _patience_s(self) -> float | None:
-        """How long nothing needs doing: until what waits may be shown."""
-        due_s = self._view.next_due_s() if self._view is not None else None
-        if due_s is None:
-            return None
-        return max(0.0, max(due_s, self._shown_s + _SHOW_EVERY_S) - time.monotonic())
+        """How long nothing needs doing: until what waits may be shown, or a hang may be found."""
+        now_s = time.monotonic()
+        due = [next_look_s(self.state, now_s, self._hang_timeout_s)]
+        shown_s = self._view.next_due_s() if self._view is not None else None
+        if shown_s is not None:
+            due.append(max(shown_s, self._shown_s + _SHOW_EVERY_S))
+        first_s = min((moment for moment in due if moment is not None), default=None)
+        return None if first_s is None else max(0.0, first_s - now_s)
 
     def _handle(self, kind: str, worker: Worker) -> None:
         if kind == "channel":
@@ -188,6 +221,21 @@ class Monitor(threading.Thread):
         if items:
             self._inbox.put(Show(items))
 
+    def _look_for_hang(self) -> None:
+        now_s = time.monotonic()
+        hang = find_hang(self.state, now_s, self._hang_timeout_s)
+        kind = hang.kind if hang is not None else None
+        if kind == self._hang_told:
+            return
+        self._hang_told = kind
+        if hang is None or self.state.broken_off:
+            return
+        if not hang.certain:
+            self._inbox.put(Hung(self.state, hang))
+        if hang.certain or self._stop_hangs:
+            for rank in hang.ranks:
+                self._fold(rank, Stuck(time_s=now_s, reason=hang.reason))
+
     def _read_pipe(self, worker: Worker, fd: int, stream: Stream) -> None:
         """Read once what lies in a pipe."""
         try:
@@ -213,7 +261,7 @@ class Monitor(threading.Thread):
 
     def _bury(self, worker: Worker) -> None:
         """A worker has ended: read what it left, reap it, give its descriptors back."""
-        exit_code = worker.reap()
+        died = self._coroner.examine(worker)
         channel_fd = worker.channel.fileno()
         try:
             while channel_fd in self._selector.get_map():
@@ -224,7 +272,7 @@ class Monitor(threading.Thread):
         for fd in (channel_fd, worker.pidfd, worker.stdout_fd, worker.stderr_fd):
             self._forget(fd)
         worker.close()
-        self._fold(worker.rank, Died(time_s=time.monotonic(), exit_code=exit_code))
+        self._fold(worker.rank, died)
 
 
 def _waiting_bytes(fd: int) -> int:

@@ -20,8 +20,10 @@ from typing import Any
 
 from nbdist.errors import ChannelError, ValueLost
 from nbdist.messages import Assignment, Leave, Parcel, Run, SendAgain
+from nbdist.options import Options
+from nbdist.session.deaths import Coroner
 from nbdist.session.logs import RunLogs
-from nbdist.session.monitor import Arrived, Broken, Interrupted, Monitor, Note, Show
+from nbdist.session.monitor import Arrived, Broken, Hung, Interrupted, Monitor, Note, Show
 from nbdist.session.port import ReservedPort
 from nbdist.start import start_workers
 from nbdist.start.birth import Birth
@@ -29,6 +31,7 @@ from nbdist.start.worker import Worker, end_workers, occupy_standard_descriptors
 from nbdist.state import RunState
 from nbdist.values.landing import Landed, land
 from nbdist.values.parcel import unpack
+from nbdist.views.hang import odd_stacks, standing_report
 from nbdist.views.screen import Screen
 from nbdist.views.text import TextView
 
@@ -46,11 +49,19 @@ class Ranks:
 
     Args:
         assignments: one per rank; `devices.resolve` chose the devices.
+        options: of the run.
         screen: where text and displays go.
         view: makes the text view of each run.
     """
 
-    def __init__(self, assignments: Sequence[Assignment], screen: Screen, view: Callable[[str], TextView]):
+    def __init__(
+        self,
+        assignments: Sequence[Assignment],
+        options: Options,
+        screen: Screen,
+        view: Callable[[str], TextView],
+    ):
+        self._options = options
         self._screen = screen
         self._make_view = view
         occupy_standard_descriptors()
@@ -80,7 +91,14 @@ class Ranks:
             undo.callback(self._give_back)
             self._workers = start_workers(method, self._assignments, birth, with_ipython=with_ipython)
             undo.callback(self._end_workers)
-            self._monitor = Monitor(self._workers, self.logs, self._inbox)
+            self._monitor = Monitor(
+                self._workers,
+                self.logs,
+                self._inbox,
+                Coroner(self._scratch),
+                hang_timeout_s=self._options.hang_timeout,
+                stop_hangs=self._options.on_hang == "stop",
+            )
             undo.pop_all()
         self._monitor.begin(self._make_view(str(self.logs.folder)), first=True)
         self._monitor.start()
@@ -119,6 +137,8 @@ class Ranks:
             self._keep(note)
         elif isinstance(note, RunState):
             self._on_state(note)
+        elif isinstance(note, Hung):
+            self._on_hang(note)
         elif isinstance(note, Interrupted):
             self._on_interrupt()
         elif isinstance(note, Broken):
@@ -145,6 +165,11 @@ class Ranks:
     def _on_state(self, state: RunState) -> None:
         if state.broken_off and state.working and not self._plan:
             self._plan_end(_GRACE_S, _ANSWER_S)
+
+    def _on_hang(self, hung: Hung) -> None:
+        now_s = time.monotonic()
+        where = [*standing_report(hung.state, now_s), *odd_stacks(hung.state)]
+        self._screen.note("\n".join([f"the run may hang: {hung.hang.reason}", *where]))
 
     @property
     def interrupted(self) -> bool:

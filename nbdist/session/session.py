@@ -45,6 +45,7 @@ def assignments_for(options: Options) -> list[Assignment]:
             master_port=0,
             timeout_s=options.timeout,
             seed=options.seed,
+            strategy=options.strategy,
             init=options.init,
             visible_devices=visible,
         )
@@ -74,7 +75,7 @@ def _open(options: Options, shell: Any) -> Ranks:
     assignments = assignments_for(options)
     batch = not is_watched(shell)
     view = partial(_text_view, len(assignments), batch, options.logs)
-    return Ranks(assignments, Screen(shell), view)
+    return Ranks(assignments, options, Screen(shell), view)
 
 
 def _text_view(world_size: int, batch: bool, logs: Any, folder: str) -> TextView:

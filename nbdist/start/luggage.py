@@ -90,12 +90,12 @@ def _check(lost: Mapping[str, str], birth: Birth) -> None:
             )
 
 
-def _sources(found: Reached, shell: Any) -> dict[str, tuple[Any, int]]:
+def _sources(found: Reached, shell: Any) -> dict[str, tuple[Any, int | None]]:
     """The text of the cells that defined the functions which are sent, for tracebacks and `inspect`."""
     codes = (obj.__code__ for obj in found.objects.values() if type(obj) is types.FunctionType)
     files = {code.co_filename for code in codes} & linecache.cache.keys()
-    numbers = getattr(shell.compile, "_filename_map", {})
-    return {file: (linecache.cache[file], numbers.get(file, 0)) for file in files if file in numbers}
+    numbers = getattr(shell.compile, "_filename_map", {})  # IPython 8.1 and later
+    return {file: (linecache.cache[file], numbers.get(file)) for file in files}
 
 
 def _surroundings(found: Reached) -> dict[str, Any]:
@@ -158,8 +158,9 @@ def _settle(state: Mapping[str, Any]) -> None:
     if shell is not None and "cell_number" in state:
         # IPython's versions count from different moments on: this holds for all.
         for file, (entry, number) in state["sources"].items():
-            linecache.cache[file] = entry
-            shell.compile._filename_map[file] = number
+            linecache.cache[file] = linecache._ipython_cache[file] = entry  # type: ignore[attr-defined]
+            if number is not None:
+                shell.compile._filename_map[file] = number
         shell.execution_count = state["cell_number"] + shell.execution_count - shell.displayhook.prompt_count
     if "numpy" in state:
         import numpy

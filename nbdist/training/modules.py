@@ -15,11 +15,9 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from nbdist.errors import OptionError
+from nbdist.messages import PRECISION_VARIABLE, STRATEGY_VARIABLE
 from nbdist.training.ranks import current_device, join_process_group
 from nbdist.training.transfer import to_device
-
-STRATEGY_VARIABLE = "NBDIST_STRATEGY"
-PRECISION_VARIABLE = "NBDIST_PRECISION"
 
 # Strategy: the options of DistributedDataParallel that it stands for.
 _STRATEGIES: Mapping[str, Mapping[str, Any]] = {

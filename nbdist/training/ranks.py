@@ -13,9 +13,7 @@ import torch
 import torch.distributed as dist
 
 from nbdist.errors import OptionError
-
-DEVICE_VARIABLE = "NBDIST_DEVICE"
-"""Names this rank's device (``cuda:2``, ``cpu``) where the launcher chose it."""
+from nbdist.messages import DEVICE_VARIABLE
 
 
 def group_is_up() -> bool:

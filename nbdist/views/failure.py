@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nbdist.errors import Failure, RankFailedError, ranks_text
+from nbdist.errors import Failure, RankFailedError, ranks_phrase
 from nbdist.state import RunState, is_consequence
 
 
@@ -19,10 +19,11 @@ def failure_of(state: RunState, logs: str, *, whole: bool) -> RankFailedError:
     groups = _fold_same([failure for failure in failures if not is_consequence(failure)] or list(failures))
     report: list[str] = []
     for group in groups:
-        report += [_title(group, len(state.ranks)), *group[0].traceback, ""]
+        if group[0].traceback:
+            report += [_title(group, len(state.ranks)), *group[0].traceback, ""]
     consequences = [failure.rank for failure in failures if is_consequence(failure)]
     if consequences and len(consequences) < len(failures):
-        report.append(f"{_ranks(consequences)}: lost the connection to a failed rank, a consequence.")
+        report.append(f"{ranks_phrase(consequences)}: lost the connection to a failed rank, a consequence.")
     if logs:
         report.append(f"Each rank's whole output is in {logs}")
     message = _message(groups, len(state.ranks))
@@ -42,7 +43,7 @@ def _fold_same(failures: Sequence[Failure]) -> list[list[Failure]]:
 def _title(group: Sequence[Failure], world_size: int) -> str:
     line = group[0].cell_line
     where = f", line {line} of the cell" if line is not None else ""
-    return f"{_ranks([failure.rank for failure in group])} of {world_size}{where}:"
+    return f"{ranks_phrase([failure.rank for failure in group])} of {world_size}{where}:"
 
 
 def _message(groups: Sequence[Sequence[Failure]], world_size: int) -> str:
@@ -53,8 +54,4 @@ def _message(groups: Sequence[Sequence[Failure]], world_size: int) -> str:
         if len(groups) > 1
         else ""
     )
-    return f"{_ranks([f.rank for f in first])} of {world_size} failed{line}: {first[0].summary}{others}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"
+    return f"{ranks_phrase([f.rank for f in first])} of {world_size} failed{line}: {first[0].summary}{others}"

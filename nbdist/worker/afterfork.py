@@ -24,6 +24,7 @@ from typing import Any
 from nbdist.worker.leaving import forget_exit_handlers
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER = 0x59616D61
 _SIGNALS = frozenset(signal.valid_signals())  # asking takes a millisecond
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,6 +44,7 @@ def become_rank(kernel_pid: int, fds: tuple[int, int, int]) -> None:
     os.dup2(stderr_fd, 2)
     _replace_descriptors({1, 2, channel_fd})
     forget_exit_handlers()
+    _allow_tracing(kernel_pid)
     _forget_imports_under_way()
     _follow_multiprocessing()
     gc.freeze()
@@ -54,6 +56,22 @@ def end_with(kernel_pid: int) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != kernel_pid:  # it ended before the call above
         os._exit(1)
+
+
+def _allow_tracing(kernel_pid: int) -> None:
+    """Let the kernel, and debuggers that it starts, look into this process where that needs leave."""
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_PTRACER, kernel_pid, 0, 0, 0)
+
+
+def last_words_path(scratch: str, rank: int) -> str:
+    """The file in which Python writes a rank's stack when a fatal signal comes."""
+    return os.path.join(scratch, f"rank-{rank}.stack")
+
+
+def note_last_words(scratch: str, rank: int) -> None:
+    """Write the stack there at SIGSEGV, SIGFPE, SIGABRT, SIGBUS and SIGILL."""
+    faulthandler.enable(open(last_words_path(scratch, rank), "w"), all_threads=False)  # noqa: SIM115
 
 
 def _reset_signals() -> None:

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from nbdist.errors import OptionError
-from nbdist.messages import Assignment
+from nbdist.messages import DEVICE_VARIABLE, STRATEGY_VARIABLE, Assignment
 
 _LOOPBACK = "127.0.0.1"
 
@@ -36,7 +36,8 @@ def environment(assignment: Assignment) -> dict[str, str]:
         "ROLE_NAME": "default",
         "MASTER_ADDR": _LOOPBACK,
         "MASTER_PORT": str(assignment.master_port),
-        "NBDIST_DEVICE": assignment.device,
+        DEVICE_VARIABLE: assignment.device,
+        STRATEGY_VARIABLE: assignment.strategy,
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": f"nbdist-{os.getppid()}",
@@ -54,6 +55,7 @@ class Group:
     def __init__(self, assignment: Assignment):
         self._assignment = assignment
         self._store: Any = None
+        self._store_name = ""
         self._generation = 0
         # Every group ever made. The last reference to a destroyed one may be dropped by C++ code that
         # holds the GIL, and its destructor waits for a thread that needs the GIL: for ever.
@@ -94,8 +96,13 @@ class Group:
     def break_off(self) -> None:
         """Make every operation that waits for a peer fail, now. The groups cannot be used afterwards.
 
-        gloo's own abort does not free a thread that waits; the end of its connections does.
+        gloo's own abort does not free a thread that waits; the end of its connections does. One that
+        waits at the store opens its file again and again, by a name that is this rank's own.
         """
+        if self._store_name:
+            os.unlink(self._store_name)
+            os.mkdir(self._store_name)
+            self._store_name, self._store = "", None
         for fd, _ in self._sockets & _open_sockets():
             # An OSError: gloo has closed it by itself meanwhile.
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as sock:
@@ -171,8 +178,9 @@ class Group:
         if self._store is None:
             # No TCPStore: each of its clients asks for the name of 127.0.0.1, and where the name server
             # does not answer, which is so on many a machine without internet, waits for seconds.
-            path = os.path.join(self._assignment.scratch, "store")
-            self._store = dist.FileStore(path, self._assignment.world_size)
+            self._store_name = os.path.join(self._assignment.scratch, f"store-{self._assignment.rank}")
+            os.symlink("store", self._store_name)
+            self._store = dist.FileStore(self._store_name, self._assignment.world_size)
         self._generation += 1
         return dist.PrefixStore(f"nbdist/{self._generation}", self._store)
 

@@ -22,11 +22,13 @@ from nbdist.values.graph import dump_error
 from nbdist.values.parcel import unpack_each
 from nbdist.values.twins import Twins
 from nbdist.worker import interrupts
+from nbdist.worker.afterfork import note_last_words
 from nbdist.worker.capture import Outbox, replace_streams
 from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import finished, nothing_to_hand_over
 from nbdist.worker.leaving import leave
 from nbdist.worker.threads import share_cores
+from nbdist.worker.watch import Watch
 from nbdist.worker.work import CallWork, Done, Wanted, Work, formatted
 
 
@@ -43,6 +45,7 @@ class Rank:
         self._done = Done()
         self._notebooks_own: dict[str, Any] = {}
         self._still_lent: dict[str, Any] = {}
+        self._watch = Watch(twins.namespace, assignment.rank, self._outbox)
 
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
@@ -52,6 +55,7 @@ class Rank:
         self._twins.watch_forks()
         config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
         config["tempdir"] = self._assignment.scratch  # the kernel removes it, however this process ends
+        note_last_words(self._assignment.scratch, self._assignment.rank)
         trouble = self._attempt(self._get_ready)
         if trouble.error is not None:
             self._finish(trouble)
@@ -97,7 +101,8 @@ class Rank:
 
     def _do(self, work: Work) -> Done:
         self._lend_ready_made()
-        done = self._attempt(work.run)
+        with self._watch.working():
+            done = self._attempt(work.run)
         self._take_back_ready_made()
         if self._assignment.device.startswith("cuda"):
             done = self._after_device(done)

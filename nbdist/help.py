@@ -1,0 +1,49 @@
+"""The options in words: what ``%%distributed?`` shows, and the README's table."""
+
+from __future__ import annotations
+
+import textwrap
+
+from nbdist.options import ALL_OPTIONS
+
+_ABOUT = """\
+Run this cell on several ranks: processes that each have a device of their own and a torch.distributed
+process group that is ready. When the cell ends, the notebook has what rank 0 made or changed.
+
+    %%distributed --devices 2
+    import torch, torch.distributed as dist
+    x = torch.ones(1, device=device) * rank
+    dist.all_reduce(x)
+    x.item()
+
+The cell finds rank, local_rank, world_size, device and all names of the notebook. Options:
+"""
+_MORE_EXAMPLES = """
+The GPUs 0 and 2, seeded, and only these two names brought back:
+
+    %%distributed -d 0,2 --seed 42 -o model,losses
+
+Four ranks on the CPU, the text of rank 0 only, and each rank's loss in a list:
+
+    %%distributed -d 4 --accelerator cpu --logs rank0 --gather loss
+"""
+
+
+def help_text() -> str:
+    """What ``%%distributed?`` shows: what it does, an example, every option, two more examples."""
+    width = max(len(opt.usage) for opt in ALL_OPTIONS) + 4
+    lines = []
+    for opt in ALL_OPTIONS:
+        usage = f"  {opt.usage if opt.short else '    ' + opt.usage:<{width}}  "
+        text = f"{opt.help}; default: {opt.default_help}"
+        lines += textwrap.wrap(text, 100, initial_indent=usage, subsequent_indent=" " * len(usage))
+    return "\n".join([_ABOUT, *lines, _MORE_EXAMPLES])
+
+
+def markdown_table() -> str:
+    """The options as a markdown table of ``option``, ``meaning`` and ``default``, for the README."""
+    lines = ["| option | meaning | default |", "|---|---|---|"]
+    for opt in ALL_OPTIONS:
+        cells = (f"`{opt.usage}`", opt.help, opt.default_help)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)

@@ -1,0 +1,59 @@
+"""How a worker's process ended: its exit code, what Python wrote of its stack, whether memory ran out."""
+
+from __future__ import annotations
+
+import re
+import time
+from itertools import takewhile
+from pathlib import Path
+
+from nbdist.messages import Died
+from nbdist.shell import place_text
+from nbdist.start.worker import Worker
+from nbdist.worker.afterfork import last_words_path
+
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')  # as faulthandler writes it
+_MACHINERY = ("/IPython/", "/nbdist/worker/")
+_SYSTEM = Path("/proc/vmstat")
+
+
+class Coroner:
+    """Made before the workers die.
+
+    Args:
+        scratch: the run's folder for temporary files.
+    """
+
+    def __init__(self, scratch: str):
+        self._scratch = scratch
+        self._memory_kills = _memory_kills()
+
+    def examine(self, worker: Worker) -> Died:
+        """Reap a worker that has ended, and say how it did."""
+        exit_code = worker.reap()
+        return Died(
+            time_s=time.monotonic(),
+            pid=worker.pid,
+            exit_code=exit_code,
+            trace=self._last_words(worker.rank) if exit_code < 0 else (),
+            memory_ran_out=_memory_kills() > self._memory_kills,
+        )
+
+    def _last_words(self, rank: int) -> tuple[str, ...]:
+        """Frames of the user's code, the most recent call first."""
+        try:
+            lines = Path(last_words_path(self._scratch, rank)).read_text(errors="replace").splitlines()
+        except OSError:  # none was written
+            return ()
+        frames = [found.groups() for found in map(_FRAME.match, lines) if found]
+        users = takewhile(lambda frame: not any(part in frame[0] for part in _MACHINERY), frames)
+        return tuple(place_text(file, int(line), function) for file, line, function in users)
+
+
+def _memory_kills() -> int:
+    """How many processes the system has ended so far because its memory ran out."""
+    try:
+        counts = dict(line.split() for line in _SYSTEM.read_text().splitlines())
+    except OSError:  # no Linux
+        return 0
+    return int(counts.get("oom_kill", 0))

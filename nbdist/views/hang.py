@@ -1,0 +1,87 @@
+"""Where all ranks stand, as text: a line for ranks that stand alike, then stacks of the odd ones out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nbdist.errors import ranks_phrase
+from nbdist.messages import Standing
+from nbdist.state import RankState, RunState
+
+Groups = Mapping[str, Sequence[RankState]]
+
+
+def standing_report(state: RunState, now_s: float) -> list[str]:
+    """One line for each group of ranks.
+
+    Args:
+        now_s: monotonic.
+    """
+    return [_line(phrase, ranks, now_s) for phrase, ranks in _groups(state).items()]
+
+
+def odd_stacks(state: RunState, *, every: bool = False) -> list[str]:
+    """Stacks of ranks that stand still, but for the largest group, or of every one.
+
+    Of a group that stands alike one stack is shown.
+    """
+    groups = _groups(state)
+    largest = max(groups, key=lambda phrase: len(groups[phrase]), default="")
+    lines: list[str] = []
+    for phrase, ranks in groups.items():
+        standing = ranks[0].standing
+        if standing is None or not standing.stack or (phrase == largest and len(groups) > 1 and not every):
+            continue
+        lines += [f"stack of {_ranks(ranks)}:", *standing.stack]
+    return lines
+
+
+def _groups(state: RunState) -> Groups:
+    groups: dict[str, list[RankState]] = {}
+    for rank in state.ranks:
+        groups.setdefault(_phrase(rank), []).append(rank)
+    return groups
+
+
+def _line(phrase: str, ranks: Sequence[RankState], now_s: float) -> str:
+    since = [rank.standing.since_s for rank in ranks if rank.standing and rank.standing.since_s]
+    text = f"{_ranks(ranks)} {phrase}" if len(ranks) == 1 else f"{_ranks(ranks)} {_plural(phrase)}"
+    return f"{text} (for {now_s - min(since):.0f} s)" if since and "finished" not in phrase else text
+
+
+def _plural(phrase: str) -> str:
+    verb, _, rest = phrase.partition(" ")
+    plural = {"waits": "wait", "computes": "compute", "runs": "run", "is": "are", "has": "have"}
+    return f"{plural.get(verb, verb)} {rest}".rstrip()
+
+
+def _phrase(rank: RankState) -> str:
+    if rank.phase == "finished":
+        return "has finished"
+    if rank.phase == "gone":
+        return "has ended"
+    if rank.phase == "failing":
+        return "has failed"
+    standing = rank.standing
+    if standing is None:
+        return "is starting" if rank.phase == "starting" else "runs"
+    return f"{_verb(standing)} {_where(standing)}".rstrip()
+
+
+def _verb(standing: Standing) -> str:
+    if standing.since_s is None:
+        return "runs"
+    if not standing.idle:
+        return "computes"
+    return f"waits in {standing.collective.name}" if standing.collective else "waits"
+
+
+def _where(standing: Standing) -> str:
+    place = f"at line {standing.cell_line} of the cell" if standing.cell_line is not None else ""
+    if standing.collective is not None or standing.function in ("<module>", ""):
+        return place
+    return f"{place}, in {standing.function}" if place else f"in {standing.function}"
+
+
+def _ranks(ranks: Sequence[RankState]) -> str:
+    return ranks_phrase([rank.rank for rank in ranks])

@@ -1,0 +1,207 @@
+"""Where a rank's main thread stands: the cell's line, the function, the collective that it waits in.
+
+A thread looks ten times a second and tells the kernel what is new. No signal is taken for it and the
+work is not slowed down: a look costs some ten microseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import linecache
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from nbdist.messages import Collective, Standing
+from nbdist.shell import place_text
+from nbdist.worker.capture import Outbox
+
+_EVERY_S = 0.1
+_STILL_S = 0.15  # longer inside one call of C code is told at once
+_TELL_EVERY_S = 0.5  # of a thread that moves
+_IDLE_SHARE = 0.03  # of a core: less is waiting, be it by asking again and again
+_MOST_FRAMES = 60
+
+_MACHINERY = ("IPython.", "ipykernel.", "nbdist.")
+_WORK = ("nbdist.worker.work", "nbdist.worker.notebook")  # runs the user's code
+_C10D = "torch.distributed.distributed_c10d"
+_DDP = "torch.nn.parallel.distributed"
+
+
+class Pulse:
+    """Tells whether the main thread runs Python, or is inside one call of C code all the time.
+
+    The interpreter makes a pending call between two bytecodes of the main thread. Ours is `sem_post`: C
+    code that only counts, so that no Python of ours runs there and no interrupt can be lost in it.
+    """
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None)
+        self._semaphore = ctypes.create_string_buffer(64)  # more than any system's sem_t
+        self._trywait, self._post = libc.sem_trywait, ctypes.cast(libc.sem_post, ctypes.c_void_p)
+        libc.sem_init(self._semaphore, 0, 0)
+        self._asked = False
+        self._seen_s = time.monotonic()
+
+    def stands_since(self, now_s: float) -> float:
+        """When it was last seen to run Python; `now_s` if it has done so since the last call."""
+        if not self._asked or self._trywait(self._semaphore) == 0:
+            self._seen_s = now_s
+            # The queue of pending calls may be full: then we ask next time.
+            self._asked = ctypes.pythonapi.Py_AddPendingCall(self._post, self._semaphore) == 0
+        return self._seen_s
+
+
+class _Place(NamedTuple):
+    cell_line: int | None
+    function: str
+    collective: Collective | None
+
+
+class Watch:
+    """Watches the main thread while it works.
+
+    Args:
+        namespace: the notebook's; a frame on it at module level is the cell's.
+        rank: who waits in the collectives.
+    """
+
+    def __init__(self, namespace: dict[str, Any], rank: int, outbox: Outbox):
+        self._namespace = namespace
+        self._rank = rank
+        self._outbox = outbox
+        self._main = threading.main_thread().ident or 0
+        self._at_work = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pulse = Pulse()
+        self._told: tuple[Any, ...] = ()
+        self._told_s = 0.0
+        self._cpu_s, self._cpu_at_s = 0.0, 0.0
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Watch while this block runs, in the main thread."""
+        self._told = ()
+        self._told_s = time.monotonic()
+        self._at_work.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="nbdist-watch", daemon=True)
+            self._thread.start()
+        try:
+            yield
+        finally:
+            self._at_work.clear()
+
+    def _watch(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(_EVERY_S):
+            self._at_work.wait()
+            self._look(time.monotonic())
+
+    def _look(self, now_s: float) -> None:
+        since_s = self._pulse.stands_since(now_s)
+        still = now_s - since_s >= _STILL_S
+        idle = self._idle(now_s)
+        frames = _frames_of_work(self._main)
+        place = self._place(frames)
+        news = (since_s, idle) if still else (place.cell_line, place.function)
+        was_still = len(self._told) == 3
+        if news == self._told[:2] or not (still or was_still or now_s - self._told_s >= _TELL_EVERY_S):
+            return
+        self._told, self._told_s = (*news, still) if still else news, now_s
+        self._outbox.post(
+            Standing(
+                cell_line=place.cell_line,
+                function=place.function,
+                since_s=since_s if still else None,
+                idle=still and idle,
+                collective=place.collective if still else None,
+                stack=_stack(frames) if still else (),
+            )
+        )
+
+    def _idle(self, now_s: float) -> bool:
+        """Whether the main thread has used next to no CPU since the last look."""
+        cpu_s = time.clock_gettime(time.pthread_getcpuclockid(self._main))
+        used_s, passed_s = cpu_s - self._cpu_s, now_s - self._cpu_at_s
+        self._cpu_s, self._cpu_at_s = cpu_s, now_s
+        return used_s < _IDLE_SHARE * passed_s
+
+    def _place(self, frames: Sequence[types.FrameType]) -> _Place:
+        cell_line = next(
+            (
+                frame.f_lineno
+                for frame in reversed(frames)
+                if frame.f_globals is self._namespace and frame.f_code.co_name == "<module>"
+            ),
+            None,
+        )
+        users = (frame.f_code.co_name for frame in frames if not _module(frame).startswith(_MACHINERY))
+        return _Place(cell_line, next(users, ""), _collective(frames, self._rank))
+
+
+def _frames_of_work(thread: int) -> list[types.FrameType]:
+    """A thread's frames in the user's code, the innermost first."""
+    found = []
+    frame = sys._current_frames().get(thread)
+    while frame is not None and not _module(frame).startswith(_WORK):
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _module(frame: types.FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _collective(frames: Sequence[types.FrameType], rank: int) -> Collective | None:
+    """What operation of several ranks the innermost frames are inside of."""
+    if not frames:
+        return None
+    if frames[0].f_code.co_name == "_engine_run_backward":
+        return Collective(name="backward", ranks=_members(None))
+    asked = None
+    for frame in frames:
+        module = _module(frame)
+        if not module.startswith(("torch.distributed", _DDP, "nbdist.worker.group")):
+            break
+        if module == _DDP:
+            return Collective(name="DistributedDataParallel", ranks=_members(None))
+        if module == _C10D and not frame.f_code.co_name.startswith("_"):
+            asked = frame
+    return None if asked is None else _described(asked, rank)
+
+
+def _described(frame: types.FrameType, rank: int) -> Collective | None:
+    """A call of torch.distributed by its name and the ranks that must take part in it."""
+    name, given = frame.f_code.co_name, frame.f_locals
+    peer = given.get("src" if name == "recv" else "dst") if name in ("send", "recv") else None
+    members = _members(given.get("group"))
+    return Collective(name=name, ranks=(rank, peer) if isinstance(peer, int) else members)
+
+
+def _members(group: Any) -> tuple[int, ...]:
+    dist = sys.modules["torch.distributed"]
+    if not dist.is_initialized():
+        return ()
+    try:
+        return tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+    except (KeyError, RuntimeError, TypeError, ValueError):  # no group of this rank's
+        return ()
+
+
+def _stack(frames: Sequence[types.FrameType]) -> tuple[str, ...]:
+    """A stack as a traceback shows it, the most recent call last, without IPython's frames and ours."""
+    users = [frame for frame in frames if not _module(frame).startswith(_MACHINERY)]
+    lines = []
+    for frame in reversed(users[:_MOST_FRAMES]):
+        code = frame.f_code
+        lines.append(place_text(code.co_filename, frame.f_lineno, code.co_name))
+        text = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
+        if text:
+            lines.append(f"    {text}")
+    return tuple(lines)

@@ -1,0 +1,246 @@
+"""Ranks that wait for what cannot come, and ranks that stand still: who, where, and what is done about it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from notebook_kernel import CellRun, NotebookKernel
+
+from nbdist.messages import Collective, Finished, Ready, Standing
+from nbdist.session.hangs import find_hang, next_look_s
+from nbdist.state import RunState, first_state, fold
+
+IMPORTS = "import torch, torch.distributed as dist"
+
+
+def failure_text(run: CellRun) -> str:
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "RankFailedError", run.describe()
+    assert "IPython/core" not in run.error.text
+    assert "nbdist/worker" not in run.error.text
+    return run.error.text
+
+
+# ── What a user sees ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("waiting", "name"),
+    [
+        ("dist.all_reduce(torch.ones(1))", "all_reduce"),
+        ("dist.barrier()", "barrier"),
+        ("dist.recv(torch.ones(1), src=0)", "recv"),
+        ("dist.broadcast_object_list([None], src=0)", "broadcast_object_list"),
+        ("dist.all_gather_object([None, None], 1)", "all_gather_object"),
+        ("dist.new_group([0, 1])", "new_group"),
+        ("torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))", "DistributedDataParallel"),
+    ],
+)
+def test_a_collective_that_a_rank_has_left_ends_the_cell(
+    kernel: NotebookKernel, waiting: str, name: str
+) -> None:
+    run = kernel.run(
+        f"""
+        %%distributed --devices 2
+        {IMPORTS}
+        begun = rank + 10
+        if rank == 1:
+            {waiting}
+        """
+    )
+    expected = (
+        f"rank 1 of 2 failed at line 5: it waits in {name}, which can never complete: "
+        "rank 0 finished without it"
+    )
+    assert failure_text(run).splitlines()[-1] == f"RankFailedError: {expected}"
+    assert "line 5, in <module>" in failure_text(run)
+    assert kernel.value("begun") == 10
+    assert kernel.processes() == {}
+
+
+def test_the_rank_with_one_batch_more_is_named(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        f"""
+        %%distributed --devices 2
+        {IMPORTS}
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        for _ in range(3 + rank):
+            model(torch.ones(1, 2)).sum().backward()
+        """
+    )
+    assert "rank 1 of 2 failed at line 5: it waits in backward" in failure_text(run)
+
+
+def test_ranks_of_other_groups_may_finish(kernel: NotebookKernel) -> None:
+    """Rank 2 is done long before the others, which meet without it."""
+    run = kernel.run(
+        f"""
+        %%distributed --devices 3 --gather met
+        {IMPORTS}
+        import time
+        def meet(pair):
+            if rank == 1:
+                time.sleep(1)
+            met = torch.ones(1)
+            dist.all_reduce(met, group=pair)
+            return met
+        everybody = dist.new_group([0, 1])
+        met = meet(everybody) if rank < 2 else None
+        del everybody
+        """
+    ).check()
+    assert run.stderr == ""
+    assert kernel.value("[None if value is None else value.item() for value in met]") == [2, 2, None]
+
+
+def test_a_rank_that_works_on_after_the_others_is_left_alone(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        f"""
+        %%distributed --devices 2 --gather done
+        {IMPORTS}
+        import time
+        if rank == 1:
+            weight = torch.ones(600, 600, requires_grad=True)
+            until = time.monotonic() + 2.5
+            while time.monotonic() < until:
+                (weight @ weight @ weight).sum().backward()
+            time.sleep(0.7)
+        done = rank
+        """
+    ).check()
+    assert run.stderr == ""
+    assert kernel.value("done") == [0, 1]
+
+
+@pytest.mark.parametrize("on_hang", ["stop", "report"])
+def test_ranks_in_different_collectives_are_reported(kernel: NotebookKernel, on_hang: str) -> None:
+    run = kernel.start_run(
+        f"""
+        %%distributed --devices 3 --on-hang {on_hang}
+        {IMPORTS}
+        x = torch.ones(1)
+        if rank == 1:
+            dist.broadcast(x, 0)
+        else:
+            dist.all_reduce(x)
+        """
+    )
+    run.wait_for_text("may hang")
+    if on_hang == "report":
+        kernel.interrupt()
+    run.finish(20)
+    found = re.search(
+        r"nbdist: the run may hang: rank \d waits in (\w+) \(line (\d)\), rank \d in (\w+) \(line (\d)\): "
+        r"each waits for the other\n",
+        run.stderr,
+    )
+    assert found is not None, run.stderr
+    places = {found[1]: found[2], found[3]: found[4]}
+    assert places.items() <= {"broadcast": "5", "all_reduce": "7"}.items()
+    assert "ranks 0,2 wait in all_reduce at line 7 of the cell (for " in run.stderr
+    assert "rank 1 waits in broadcast at line 5 of the cell (for " in run.stderr
+    assert run.stderr.count("stack of") == 1
+    assert re.search(r"stack of rank 1:\n.*line 5, in <module>\n    dist.broadcast\(x, 0\)\n", run.stderr)
+    assert run.error is not None
+    assert run.error.ename == ("RankFailedError" if on_hang == "stop" else "KeyboardInterrupt")
+    assert kernel.processes() == {}
+
+
+def test_ranks_that_stand_still_are_reported_once_and_waited_for(kernel: NotebookKernel) -> None:
+    go_on = kernel.working_folder / "go-on"
+    kernel.run("import os\nos.mkfifo('go-on')").check()
+    run = kernel.start_run(
+        f"""
+        %%distributed --devices 2 --hang-timeout 0.5
+        {IMPORTS}
+        def wait_for_word():
+            open("go-on").read()
+        if rank == 1:
+            wait_for_word()
+        dist.barrier()
+        "went on"
+        """
+    )
+    run.wait_for_text("stack of rank 1")
+    go_on.write_text("go on")
+    assert run.finish().check().result == {"text/plain": "'went on'"}
+    assert "the run may hang: rank" in run.stderr
+    assert "made no step for 0.5 s" in run.stderr
+    assert "rank 1 waits at line 6 of the cell, in wait_for_word (for " in run.stderr
+    assert re.search(r"line 6, in <module>\n    wait_for_word\(\)\n.*line 4, in wait_for_word\n", run.stderr)
+    assert run.stderr.count("may hang") == 1
+
+
+def test_a_call_that_hangs_is_reported_too(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        f"""
+        import nbdist
+        {IMPORTS}
+        def lonely():
+            if dist.get_rank() == 1:
+                dist.barrier()
+        nbdist.launch(lonely, devices=2)
+        """
+    )
+    assert "rank 1 of 2 failed: it waits in barrier, which can never complete" in failure_text(run)
+    assert "in lonely" in failure_text(run)
+
+
+# ── The rules ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waits_in(name: str, ranks: tuple[int, ...], since_s: float, *, idle: bool = True) -> Standing:
+    return Standing(
+        cell_line=3,
+        function="wait",
+        since_s=since_s,
+        idle=idle,
+        collective=Collective(name=name, ranks=ranks),
+    )
+
+
+def state_of(*standings: Standing | Finished) -> RunState:
+    state = first_state(len(standings))
+    for rank, event in enumerate(standings):
+        state = fold(fold(state, rank, Ready(pid=rank)), rank, event)
+    return state
+
+
+MOVES = Standing(cell_line=3, function="train")
+
+
+def kind_of_hang(state: RunState, now_s: float, timeout_s: float = 30) -> str | None:
+    hang = find_hang(state, now_s, timeout_s)
+    return hang.kind if hang is not None else None
+
+
+def test_a_rank_must_have_left_for_some_time() -> None:
+    state = state_of(waits_in("barrier", (0, 1), 0.0), Finished(outcome="ok", time_s=10.0))
+    assert kind_of_hang(state, 10.4) is None
+    assert kind_of_hang(state, 10.5) == "left"
+    assert next_look_s(state, 10.4, 30) == 10.5
+
+
+def test_who_is_no_member_does_not_count() -> None:
+    state = state_of(waits_in("barrier", (0, 1), 0.0), MOVES, Finished(outcome="ok", time_s=0.0))
+    assert kind_of_hang(state, 20) is None
+
+
+def test_a_rank_that_computes_does_not_wait() -> None:
+    standing = waits_in("backward", (0, 1), 0.0, idle=False)
+    assert kind_of_hang(state_of(standing, Finished(outcome="ok", time_s=0.0)), 20) is None
+
+
+def test_different_groups_are_no_mismatch() -> None:
+    state = state_of(waits_in("barrier", (0, 2), 0.0), waits_in("all_reduce", (0, 1, 2), 0.0), MOVES)
+    assert kind_of_hang(state, 20) is None
+    state = state_of(waits_in("barrier", (0, 1, 2), 0.0), waits_in("all_reduce", (0, 1, 2), 1.0), MOVES)
+    assert (kind_of_hang(state, 5.9), kind_of_hang(state, 6)) == (None, "mismatched")
+
+
+def test_nought_is_never() -> None:
+    state = state_of(waits_in("barrier", (0, 1), 0.0), MOVES)
+    assert (kind_of_hang(state, 29.9), kind_of_hang(state, 30)) == (None, "still")
+    assert kind_of_hang(state, 1e6, timeout_s=0) is None
+    assert next_look_s(state, 1e6, 0) is None
