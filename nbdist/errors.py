@@ -87,6 +87,7 @@ class Failure:
         message: ``str(exception)``, or how the rank died.
         cell_line: line of the cell (its first line, with the magic, is 1), if one is involved.
         traceback: lines as IPython would show them, without nbdist's own frames.
+        hint: what helps, where that is known.
         pickled: the exception, pickled, where that is possible.
     """
 
@@ -96,6 +97,7 @@ class Failure:
     message: str
     cell_line: int | None = None
     traceback: tuple[str, ...] = ()
+    hint: str = ""
     pickled: bytes | None = None
 
     @property

@@ -8,13 +8,14 @@ from typing import Any
 
 from IPython.core import completer
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from nbdist.cell import parse_cell
+from nbdist.errors import OptionError
 from nbdist.forksafety import ENVIRONMENT, this_process
 from nbdist.help import help_text
 from nbdist.options import complete, parse_magic
-from nbdist.session import run_cell
+from nbdist.session import run_cell, where_ranks_stand
 from nbdist.start.forkserver import shut_down, warm_up
 
 _COMPLETED = "%%distributed"
@@ -34,6 +35,16 @@ class DistributedMagics(Magics):
         return run_cell(shell, parsed, f"%%distributed {line}".rstrip(), options)
 
     distributed.__doc__ = help_text()
+
+    @line_magic("distributed")  # type: ignore[arg-type]
+    def distributed_line(self, line: str) -> None:
+        """`%distributed stacks`: where the ranks that are up now stand, with their stacks."""
+        if line.split() != ["stacks"]:
+            raise OptionError(
+                f"%distributed {line.strip()}: no such command. Allowed: stacks. "
+                "To run a cell on ranks, write %%distributed, with two percent signs, as its first line."
+            )
+        print("\n".join(where_ranks_stand()) or "No ranks are up.")
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:
@@ -112,7 +123,8 @@ def unload(shell: InteractiveShell) -> None:
         kernel.events.unregister("pre_run_cell", watch.before)
         kernel.events.unregister("post_run_cell", watch.after)
     shut_down()
-    shell.magics_manager.magics["cell"].pop("distributed", None)
+    for kind in ("cell", "line"):
+        shell.magics_manager.magics[kind].pop("distributed", None)
     if _has_matchers():
         matchers = shell.Completer.custom_matchers
         matchers[:] = [matcher for matcher in matchers if matcher is not _match]

@@ -163,7 +163,7 @@ class Standing:
         since_s: since when it is inside one call of C code, monotonic; None for one that moves.
         idle: whether it uses next to no CPU there: it waits.
         collective: what it waits in, if that is an operation of several ranks.
-        stack: its stack as a traceback's lines, the most recent call last, if it stands still.
+        stack: its stack as a traceback's lines, the most recent call last.
     """
 
     cell_line: int | None

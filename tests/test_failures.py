@@ -166,6 +166,32 @@ def test_an_exception_that_cannot_say_what_it_is(kernel: NotebookKernel) -> None
     assert "at line 5: Shy" in failure_of(run).evalue
 
 
+def test_unused_parameters_are_named_with_what_helps(kernel: NotebookKernel) -> None:
+    cell = """
+        %%distributed --devices 2 {option}
+        import nbdist, torch
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.used, self.head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+            def forward(self, x):
+                return self.used(x)
+        net, sgd = Net(), None
+        model = nbdist.setup(net)
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+        trained = net.used.weight.grad.tolist()
+        """
+    error = failure_of(kernel.run(cell.format(option="")))
+    assert "ranks 0-1 of 2, line 12 of the cell:" in error.text
+    hint = "These parameters got no gradient: head.weight, head.bias. If that is meant, use nbdist.setup"
+    assert error.text.count(hint) == 1
+    option = "--strategy ddp_find_unused_parameters_true"
+    assert option in error.text
+    kernel.run(cell.format(option=option)).check()
+    assert kernel.value("trained") == [[2, 2], [2, 2]]
+
+
 def test_a_syntax_error(kernel: NotebookKernel) -> None:
     run = kernel.run("%%distributed --devices 2\nx = 1\ny = = 2")
     error = failure_of(run)

@@ -187,6 +187,40 @@ def test_a_call_that_hangs_is_reported_too(kernel: NotebookKernel) -> None:
     assert "in lonely" in failure_text(run)
 
 
+def test_stacks_can_be_asked_for(kernel: NotebookKernel) -> None:
+    kernel.run(
+        """
+        import nbdist, threading, time
+        %load_ext nbdist
+        def stand():
+            threading.Event().wait()
+        from nbdist.session import where_ranks_stand
+        """
+    ).check()
+    assert kernel.run("%distributed stacks").check().stdout == "No ranks are up.\n"
+    run = kernel.start_run(
+        """
+        def ask():
+            while "in stand" not in "\\n".join(where_ranks_stand()):
+                time.sleep(0.05)
+            get_ipython().run_line_magic("distributed", "stacks")
+        asking = threading.Thread(target=ask)
+        asking.start()
+        nbdist.launch(stand, devices=2)
+        """,
+        allow_stdin=True,
+    )
+    run.wait_for_text("in stand")
+    kernel.interrupt()
+    run.finish()
+    kernel.run("asking.join()").check()
+    assert "ranks 0-1 wait in " in run.stdout
+    assert "stack of ranks 0-1:\n" in run.stdout
+    wrong = kernel.run("%distributed stops")
+    assert wrong.error is not None
+    assert wrong.error.evalue.startswith("%distributed stops: no such command. Allowed: stacks.")
+
+
 # ── The rules ───────────────────────────────────────────────────────────────────────────────────────────────
 
 

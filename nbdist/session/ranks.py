@@ -44,6 +44,19 @@ _INTERRUPT_ANSWER_S = 1.5
 _LEAVE_S = 2.0
 
 
+running: list[Ranks] = []
+"""All of this process that are up, the oldest first."""
+
+
+def where_ranks_stand() -> list[str]:
+    """For all ranks that are up where they are, and their stacks."""
+    now_s = time.monotonic()
+    states = [ranks.state for ranks in running]
+    return [
+        line for state in states for line in (*standing_report(state, now_s), *odd_stacks(state, every=True))
+    ]
+
+
 class Ranks:
     """Workers of one session.
 
@@ -102,6 +115,7 @@ class Ranks:
             undo.pop_all()
         self._monitor.begin(self._make_view(str(self.logs.folder)), first=True)
         self._monitor.start()
+        running.append(self)
 
     def _give_back(self) -> None:
         self._port.close()
@@ -256,6 +270,7 @@ class Ranks:
             for rank in self.state.alive:
                 self._workers[rank].kill()
             self._monitor.join()
+        running.remove(self)
         self._give_back()
         self._show_rest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from nbdist.errors import Failure, RankFailedError, ranks_phrase
@@ -21,6 +22,8 @@ def failure_of(state: RunState, logs: str, *, whole: bool) -> RankFailedError:
     for group in groups:
         if group[0].traceback:
             report += [_title(group, len(state.ranks)), *group[0].traceback, ""]
+        if group[0].hint:
+            report += [group[0].hint, ""]
     consequences = [failure.rank for failure in failures if is_consequence(failure)]
     if consequences and len(consequences) < len(failures):
         report.append(f"{ranks_phrase(consequences)}: lost the connection to a failed rank, a consequence.")
@@ -35,7 +38,9 @@ def _fold_same(failures: Sequence[Failure]) -> list[list[Failure]]:
     """Failures of the same kind at the same line together, in order of the first of each."""
     groups: dict[tuple[object, ...], list[Failure]] = {}
     for failure in failures:
-        place = (failure.type_name, failure.message, failure.cell_line)
+        # Messages name the rank that they come from.
+        message = re.sub(rf"\brank {failure.rank}\b", "rank", failure.message)
+        place = (failure.type_name, message, failure.cell_line)
         groups.setdefault(place, []).append(failure)
     return list(groups.values())
 

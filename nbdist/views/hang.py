@@ -21,7 +21,7 @@ def standing_report(state: RunState, now_s: float) -> list[str]:
 
 
 def odd_stacks(state: RunState, *, every: bool = False) -> list[str]:
-    """Stacks of ranks that stand still, but for the largest group, or of every one.
+    """Stacks of working ranks, but for the largest group, or of every one.
 
     Of a group that stands alike one stack is shown.
     """
@@ -30,7 +30,8 @@ def odd_stacks(state: RunState, *, every: bool = False) -> list[str]:
     lines: list[str] = []
     for phrase, ranks in groups.items():
         standing = ranks[0].standing
-        if standing is None or not standing.stack or (phrase == largest and len(groups) > 1 and not every):
+        common = phrase == largest and len(groups) > 1 and not every
+        if standing is None or ranks[0].phase in ("finished", "gone") or common:
             continue
         lines += [f"stack of {_ranks(ranks)}:", *standing.stack]
     return lines

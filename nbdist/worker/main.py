@@ -26,6 +26,7 @@ from nbdist.worker.afterfork import note_last_words
 from nbdist.worker.capture import Outbox, replace_streams
 from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import finished, nothing_to_hand_over
+from nbdist.worker.hints import hint_for
 from nbdist.worker.leaving import leave
 from nbdist.worker.threads import share_cores
 from nbdist.worker.watch import Watch
@@ -174,13 +175,15 @@ class Rank:
     def _failure(self, done: Done) -> Failure:
         error = done.error
         assert error is not None
+        text = _text_of(error)
         return Failure(
             rank=self._assignment.rank,
             time_s=time.monotonic(),
             type_name=type(error).__name__,
-            message=_text_of(error),
+            message=text,
             cell_line=done.cell_line,
             traceback=done.traceback,
+            hint=hint_for(error, text),
             pickled=dump_error(error, self._twins),
         )
 

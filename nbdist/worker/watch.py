@@ -120,7 +120,7 @@ class Watch:
                 since_s=since_s if still else None,
                 idle=still and idle,
                 collective=place.collective if still else None,
-                stack=_stack(frames) if still else (),
+                stack=_stack(frames),
             )
         )
 
