@@ -8,6 +8,7 @@ takes them all.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from nbdist.errors import Failure
 DEVICE_VARIABLE = "NBDIST_DEVICE"
 STRATEGY_VARIABLE = "NBDIST_STRATEGY"
 PRECISION_VARIABLE = "NBDIST_PRECISION"
+# Marks programs that a rank started, whatever session they are in.
+RUN_VARIABLE = "NBDIST_RUN"
 
 Stream = Literal["stdout", "stderr"]
 Outcome = Literal["ok", "failed", "interrupted"]
@@ -85,6 +88,11 @@ class Assignment:
     strategy: str = "ddp"
     init: bool = True
     visible_devices: str | None = None
+
+    @property
+    def mark(self) -> str:
+        """Unlike that of any other worker on this machine."""
+        return f"{os.path.basename(self.scratch)}-{self.rank}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -417,14 +417,47 @@ def test_children_of_a_failed_rank_are_ended(kernel: NotebookKernel) -> None:
     poll_until(lambda: kernel.processes() == {}, 10, lambda: f"still there: {kernel.processes()}")
 
 
-def test_ranks_do_not_outlive_the_kernel() -> None:
+HELPERS = """
+import os, subprocess, sys, threading, time, torch
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100
+    def __getitem__(self, index):
+        threading.Event().wait()
+
+def start_helpers():
+    subprocess.Popen(["sleep", "1000"])
+    subprocess.Popen(["sleep", "1001"], start_new_session=True)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
+    if os.fork() == 0:
+        os.setpgid(0, 0)
+        time.sleep(1000)
+    return iter(torch.utils.data.DataLoader(Slow(), num_workers=1))
+"""
+
+
+@pytest.mark.parametrize(
+    "ending", ["pass", "1 / 0", "os._exit(3)", "os.kill(os.getpid(), 9)", "rank or os.abort()"]
+)
+def test_what_ranks_started_ends_with_them(kernel: NotebookKernel, ending: str) -> None:
+    """Whatever session it is in, and however the ranks end."""
+    kernel.run(HELPERS).check()
+    kernel.run(f"%%distributed --devices 2\n_batches = start_helpers()\n{ending}")
+    poll_until(lambda: kernel.processes() == {}, 10, lambda: f"still there: {kernel.processes()}")
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_nothing_outlives_the_kernel(method: str) -> None:
     with NotebookKernel() as kernel:
         kernel.run("%load_ext nbdist").check()
+        kernel.run(HELPERS).check()
         run = kernel.start_run(
-            "%%distributed --devices 2\nimport threading\nprint('up')\nthreading.Event().wait()"
+            f"%%distributed --devices 2 --start-method {method}\n"
+            "batches = start_helpers()\nprint('up')\nthreading.Event().wait()"
         )
-        run.wait_for_text("up")
-        assert len(kernel.processes()) >= 2
+        run.wait_for_text("up", 60)
+        assert len(kernel.processes()) >= 12
         kernel.kill()
         poll_until(lambda: kernel.processes() == {}, 10, lambda: f"still there: {kernel.processes()}")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from notebook_kernel import NotebookKernel
+from notebook_kernel import NotebookKernel, poll_until
 
 MARKER = "NBDIST_TEST_PROGRAM"
 """Environment variable by which a program's descendants are known after its end."""
@@ -35,12 +35,20 @@ class Program:
             [sys.executable, script], capture_output=True, text=True, timeout=60, env=environment, cwd=folder
         )
         self.returncode, self.stdout, self.stderr = done.returncode, done.stdout, done.stderr
-        self.left_running = [process for process in psutil.process_iter() if _marker_of(process) == marker]
+        self._marker = marker
+
+    def assert_nothing_left_running(self) -> None:
+        """Its guard may take a moment longer than itself."""
+
+        def left() -> list[psutil.Process]:
+            return [process for process in psutil.process_iter() if _marker_of(process) == self._marker]
+
+        poll_until(lambda: not left(), 10, lambda: f"still there: {left()}")
 
     def report(self) -> Any:
         """What the program printed last, as JSON; it must have ended well."""
         assert self.returncode == 0, self.stderr
-        assert self.left_running == []
+        self.assert_nothing_left_running()
         return json.loads(self.stdout.splitlines()[-1])
 
 
@@ -131,7 +139,7 @@ def test_a_failed_launch_ends_a_program_with_the_ranks_traceback(tmp_path: Path)
         """,
     )
     assert program.returncode == 1
-    assert program.left_running == []
+    program.assert_nothing_left_running()
     _, _, said = program.stderr.partition("RankFailedError: ")
     assert "rank 1 of 2 failed: ValueError: batch 1 is bad" in said
     # Where it happened in the rank, without nbdist's own frames.
@@ -452,7 +460,7 @@ def test_a_program_that_does_not_stop_its_session_leaves_nothing(tmp_path: Path,
     )
     assert program.stdout.splitlines()[0] == "[3, 3]"
     assert program.returncode == (1 if "1 / 0" in ending else 0), program.stderr
-    assert program.left_running == []
+    program.assert_nothing_left_running()
 
 
 IN_A_NETWORK_WITHOUT_ANSWERS = """

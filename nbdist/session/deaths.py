@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nbdist.messages import Died
 from nbdist.shell import place_text
+from nbdist.start.guard import Guard
 from nbdist.start.worker import Worker
 from nbdist.worker.afterfork import last_words_path
 
@@ -22,15 +23,19 @@ class Coroner:
 
     Args:
         scratch: the run's folder for temporary files.
+        guard: ends what a worker left that ended badly.
     """
 
-    def __init__(self, scratch: str):
+    def __init__(self, scratch: str, guard: Guard):
         self._scratch = scratch
+        self._guard = guard
         self._memory_kills = _memory_kills()
 
     def examine(self, worker: Worker) -> Died:
         """Reap a worker that has ended, and say how it did."""
         exit_code = worker.reap()
+        if exit_code != 0:
+            self._guard.ended(worker.pid)
         return Died(
             time_s=time.monotonic(),
             pid=worker.pid,

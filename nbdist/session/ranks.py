@@ -27,6 +27,7 @@ from nbdist.session.monitor import Arrived, Broken, Hung, Interrupted, Monitor, 
 from nbdist.session.port import ReservedPort
 from nbdist.start import start_workers
 from nbdist.start.birth import Birth
+from nbdist.start.guard import Guard
 from nbdist.start.worker import Worker, end_workers, occupy_standard_descriptors
 from nbdist.state import RunState
 from nbdist.values.landing import Landed, land
@@ -104,11 +105,14 @@ class Ranks:
             undo.callback(self._give_back)
             self._workers = start_workers(method, self._assignments, birth, with_ipython=with_ipython)
             undo.callback(self._end_workers)
+            marks = [assignment.mark for assignment in self._assignments]
+            self._guard = Guard(zip((worker.pid for worker in self._workers), marks, strict=True))
+            undo.callback(self._guard.close)
             self._monitor = Monitor(
                 self._workers,
                 self.logs,
                 self._inbox,
-                Coroner(self._scratch),
+                Coroner(self._scratch, self._guard),
                 hang_timeout_s=self._options.hang_timeout,
                 stop_hangs=self._options.on_hang == "stop",
             )
@@ -271,6 +275,7 @@ class Ranks:
                 self._workers[rank].kill()
             self._monitor.join()
         running.remove(self)
+        self._guard.close()
         self._give_back()
         self._show_rest()
 

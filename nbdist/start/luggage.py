@@ -158,7 +158,9 @@ def _settle(state: Mapping[str, Any]) -> None:
     if shell is not None and "cell_number" in state:
         # IPython's versions count from different moments on: this holds for all.
         for file, (entry, number) in state["sources"].items():
-            linecache.cache[file] = linecache._ipython_cache[file] = entry  # type: ignore[attr-defined]
+            linecache.cache[file] = entry
+            # IPython restores what it keeps there, whenever somebody clears the cache.
+            vars(linecache).setdefault("_ipython_cache", {})[file] = entry
             if number is not None:
                 shell.compile._filename_map[file] = number
         shell.execution_count = state["cell_number"] + shell.execution_count - shell.displayhook.prompt_count

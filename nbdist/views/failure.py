@@ -38,8 +38,8 @@ def _fold_same(failures: Sequence[Failure]) -> list[list[Failure]]:
     """Failures of the same kind at the same line together, in order of the first of each."""
     groups: dict[tuple[object, ...], list[Failure]] = {}
     for failure in failures:
-        # Messages name the rank that they come from.
-        message = re.sub(rf"\brank {failure.rank}\b", "rank", failure.message)
+        # A message may name the rank or the process that it is about.
+        message = re.sub(rf"\brank {failure.rank}\b|\(pid \d+\)", "", failure.message)
         place = (failure.type_name, message, failure.cell_line)
         groups.setdefault(place, []).append(failure)
     return list(groups.values())

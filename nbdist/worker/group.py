@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from nbdist.errors import OptionError
-from nbdist.messages import DEVICE_VARIABLE, STRATEGY_VARIABLE, Assignment
+from nbdist.messages import DEVICE_VARIABLE, RUN_VARIABLE, STRATEGY_VARIABLE, Assignment
 
 _LOOPBACK = "127.0.0.1"
 
@@ -36,6 +36,7 @@ def environment(assignment: Assignment) -> dict[str, str]:
         "ROLE_NAME": "default",
         "MASTER_ADDR": _LOOPBACK,
         "MASTER_PORT": str(assignment.master_port),
+        RUN_VARIABLE: assignment.mark,
         DEVICE_VARIABLE: assignment.device,
         STRATEGY_VARIABLE: assignment.strategy,
         "TORCHELASTIC_RESTART_COUNT": "0",

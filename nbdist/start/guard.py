@@ -1,0 +1,94 @@
+"""A small process that ends what ranks leave behind, also where the kernel is killed.
+
+A rank dies with its kernel (PDEATHSIG), its own children do not. The guard is a shell in a session of its
+own that reads from a pipe: the workers to watch, then which of them have ended. When the pipe closes, be it
+that the run is over or that the kernel is gone, all of them have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+from collections.abc import Iterable
+
+from nbdist.messages import RUN_VARIABLE
+
+_PATIENCE_S = 2.0
+
+# A worker leads a session, which its children are in unless they begin one; programs have its mark in their
+# environment then. Only processes younger than the first worker are looked at, unless the system has begun
+# to count pids anew since then.
+_SCRIPT = r"""
+sweep() {  # $1: pids of ended workers, each between spaces; $2: their marks, as a pattern for grep
+    left=1 round=0
+    read -r _ _ _ _ last < /proc/loadavg
+    [ "$last" -ge "$first" ] || first=1
+    while [ "$left" ] && [ "$round" -lt 5 ]; do
+        left='' round=$((round + 1))
+        for folder in /proc/[0-9]*; do
+            pid=${folder#/proc/}
+            [ "$pid" -ge "$first" ] && [ "$pid" -ne $$ ] || continue
+            { read -r status < "$folder/stat"; } 2>/dev/null || continue
+            set -- "$1" "$2" ${status##*) }  # its state, parent, process group, session
+            [ "$3" = Z ] && continue
+            case "$1" in
+                *" $6 "*) ;;
+                *) grep -zqE "^@VARIABLE@=($2)\$" "$folder/environ" 2>/dev/null || continue ;;
+            esac
+            kill -KILL "$pid" 2>/dev/null && left=1
+        done
+    done
+}
+first=$1 pids=' ' marks='-'
+while read -r what pid mark; do
+    case $what in
+        watch) pids="$pids$pid " marks="$marks|$mark" ;;
+        ended) sweep " $pid " "$mark" ;;
+    esac
+done
+sweep "$pids" "$marks"
+""".replace("@VARIABLE@", RUN_VARIABLE)
+
+
+class Guard:
+    """Watches workers until `close`.
+
+    Args:
+        workers: the pid and the mark of each.
+    """
+
+    def __init__(self, workers: Iterable[tuple[int, str]]):
+        self._marks = dict(workers)
+        first = min(self._marks)
+        self._process = subprocess.Popen(
+            ["sh", "-c", _SCRIPT, "nbdist-guard", str(first)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,  # never written to: it closes when the guard ends
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a signal to the kernel's group is none to it
+        )
+        for pid, mark in self._marks.items():
+            self._say(f"watch {pid} {mark}")
+
+    def ended(self, pid: int) -> None:
+        """A worker has died: end what it left."""
+        self._say(f"ended {pid} {self._marks[pid]}")
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # somebody ended it
+            os.write(self._process.stdin.fileno(), f"{line}\n".encode())
+
+    def close(self) -> None:
+        """All workers have ended: return when what they left has ended too."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        ended, _, _ = select.select([self._process.stdout], [], [], _PATIENCE_S)
+        self._process.stdout.close()
+        if ended:
+            self._process.wait()
+        else:  # it goes on by itself
+            self._process.returncode = 0
