@@ -88,6 +88,7 @@ class Failure:
         cell_line: line of the cell (its first line, with the magic, is 1), if one is involved.
         traceback: lines as IPython would show them, without nbdist's own frames.
         hint: what helps, where that is known.
+        consequence: whether it only says that another rank left, or that nbdist stopped this one.
         pickled: the exception, pickled, where that is possible.
     """
 
@@ -98,14 +99,16 @@ class Failure:
     cell_line: int | None = None
     traceback: tuple[str, ...] = ()
     hint: str = ""
+    consequence: bool = False
     pickled: bytes | None = None
 
     @property
     def summary(self) -> str:
-        """The exception's one-line form: ``ValueError: too large``."""
-        message = self.message
+        """The exception on one line: ``ValueError: too large``."""
+        first, *more = self.message.splitlines() or [""]
+        message = f"{first} […]" if more else first
         if len(message) > _MESSAGE_CHARS:
-            message = f"{message[:_MESSAGE_CHARS]}… ({len(message):,} characters)"
+            message = f"{message[:_MESSAGE_CHARS]}… ({len(self.message):,} characters)"
         if self.type_name in ("Died", "Stuck"):
             return message
         return f"{self.type_name}: {message}" if message else self.type_name

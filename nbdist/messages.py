@@ -1,6 +1,7 @@
 """What crosses the boundary between the kernel and a rank: plain frozen records.
 
-Rank to kernel: `Ready`, `Text`, `Display`, `Standing`, `Raised`, `Finished`. Kernel to rank: `Run`,
+Rank to kernel: `Ready`, `Text`, `Display`, `Standing`, `Raised`, `HandingOver`,
+`Finished`. Kernel to rank: `Run`,
 `SendAgain`, `Leave`.
 What the kernel sees by itself of a rank (`Wrote`, `Died`, `Stuck`) has the same form, so that one `fold`
 takes them all.
@@ -187,10 +188,17 @@ class Raised:
     """The rank's work has raised; the traceback is being made, and `Finished` follows.
 
     Attributes:
+        type_name: the exception's class.
         time_s: when, monotonic.
     """
 
+    type_name: str
     time_s: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandingOver:
+    """The rank's work has ended, one way or another; its values are being packed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +251,7 @@ class Died:
         exit_code: as `subprocess.Popen.returncode`: minus the signal's number for a signal.
         trace: what Python itself wrote of its stack at a fatal signal, the most recent call first.
         memory_ran_out: whether the system ended processes meanwhile because its memory ran out.
+        mute: whether nbdist ended it, because it had closed its connection to the kernel.
     """
 
     time_s: float
@@ -250,6 +259,7 @@ class Died:
     exit_code: int
     trace: tuple[str, ...] = ()
     memory_ran_out: bool = False
+    mute: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +275,6 @@ class Stuck:
     reason: str
 
 
-FromRank = Ready | Text | Display | Standing | Raised | Finished
+FromRank = Ready | Text | Display | Standing | Raised | HandingOver | Finished
 ToRank = Run | SendAgain | Leave
 Event = FromRank | Wrote | Died | Stuck

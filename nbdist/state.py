@@ -12,17 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nbdist.errors import Failure
-from nbdist.messages import Died, Event, Finished, Outcome, Raised, Ready, Standing, Stuck
-
-Phase = Literal["starting", "running", "failing", "finished", "gone"]
-
-# What a rank's exception says when the fault is another rank's, which left the conversation.
-_CONSEQUENCE = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe"
-    r"|Application timeout caused pair closure|Socket closed|recvValue failed|sendBytes failed"
-    r"|NCCL communicator was aborted|remote process exited|Rank 0 successfully reached monitoredBarrier",
-    re.IGNORECASE,
+from nbdist.messages import (
+    Died,
+    Event,
+    Finished,
+    HandingOver,
+    Outcome,
+    Raised,
+    Ready,
+    Standing,
+    Stuck,
 )
+
+Phase = Literal["starting", "running", "failing", "handing over", "finished", "gone"]
 
 _OF_CELL = re.compile(r"line (\d+), in <module>$")
 
@@ -37,7 +39,8 @@ class RankState:
         stopped: whether nbdist ended its work, because of another rank or at the user's wish: what
             it says after that is no failure of its own.
         standing: where its main thread was seen last.
-        raised_s: when its work raised, monotonic.
+        raised: that its work raised, before the whole story is known.
+        death: how its process ended while nobody waited for it.
         finished_s: when its work ended, monotonic.
     """
 
@@ -47,7 +50,8 @@ class RankState:
     failure: Failure | None = None
     stopped: bool = False
     standing: Standing | None = None
-    raised_s: float | None = None
+    raised: Raised | None = None
+    death: Failure | None = None
     finished_s: float | None = None
 
 
@@ -68,6 +72,11 @@ class RunState:
         return tuple(rank.rank for rank in self.ranks if rank.phase in ("starting", "running"))
 
     @property
+    def telling(self) -> tuple[int, ...]:
+        """Ranks whose work has raised and that are making their report."""
+        return tuple(rank.rank for rank in self.ranks if rank.phase == "failing")
+
+    @property
     def unfinished(self) -> tuple[int, ...]:
         """Ranks that have not handed over yet."""
         return tuple(rank.rank for rank in self.ranks if rank.phase not in ("finished", "gone"))
@@ -80,13 +89,13 @@ class RunState:
     @property
     def broken_off(self) -> bool:
         """Whether a rank failed, or was interrupted by somebody else than the kernel."""
-        return bool(self.failures) or any(rank.outcome == "interrupted" for rank in self.ranks)
+        return bool(self.failures) or any(rank.outcome == "interrupted" or rank.raised for rank in self.ranks)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """Every failure: causes by time, then the consequences by time."""
         failures = [rank.failure for rank in self.ranks if rank.failure is not None]
-        return tuple(sorted(failures, key=lambda failure: (is_consequence(failure), failure.time_s)))
+        return tuple(sorted(failures, key=lambda failure: (failure.consequence, failure.time_s)))
 
 
 def first_state(world_size: int) -> RunState:
@@ -98,7 +107,9 @@ def next_run(state: RunState) -> RunState:
     """The state at the start of the next run of the same ranks."""
     return RunState(
         ranks=tuple(
-            rank if rank.phase == "gone" else RankState(rank=rank.rank, phase="running")
+            RankState(rank=rank.rank, phase="running")
+            if rank.phase != "gone"
+            else RankState(rank=rank.rank, phase="gone", outcome="failed", failure=rank.death)
             for rank in state.ranks
         )
     )
@@ -108,6 +119,8 @@ def fold(state: RunState, rank: int, event: Event) -> RunState:
     """The state after an event of one rank."""
     before = state.ranks[rank]
     after = _fold_rank(before, event)
+    if after.death is not None and before.death is None and not state.settled:
+        after = replace(after, outcome="failed", failure=after.failure or after.death)
     if after is before:
         return state
     return replace(state, ranks=(*state.ranks[:rank], after, *state.ranks[rank + 1 :]))
@@ -127,14 +140,18 @@ def _fold_rank(rank: RankState, event: Event) -> RankState:
     if isinstance(event, Standing) and rank.phase in ("starting", "running"):
         return replace(rank, standing=event)
     if isinstance(event, Raised) and not rank.stopped:
-        return replace(rank, phase="failing", raised_s=event.time_s)
+        return replace(rank, phase="failing", raised=event)
+    if isinstance(event, HandingOver):
+        return replace(rank, phase="handing over")
     if isinstance(event, Stuck) and not rank.stopped:
         return replace(rank, stopped=True, failure=_stuck(rank, event))
     if isinstance(event, Finished):
         return _finished(replace(rank, phase="finished", finished_s=event.time_s), event)
     if isinstance(event, Died):
         if rank.phase == "finished":
-            return replace(rank, phase="gone")
+            return replace(rank, phase="gone", death=_death(rank, event))
+        if rank.raised is not None:
+            return replace(rank, phase="gone", outcome="failed", failure=_untold(rank, rank.raised))
         if rank.stopped:
             return replace(rank, phase="gone", outcome="interrupted")
         return replace(rank, phase="gone", outcome="failed", failure=_death(rank, event))
@@ -145,8 +162,8 @@ def _finished(rank: RankState, event: Finished) -> RankState:
     if rank.stopped and event.outcome != "ok":
         return replace(rank, outcome="interrupted")
     failure = event.failure
-    if failure is not None and rank.raised_s is not None:  # the earliest is the cause
-        failure = replace(failure, time_s=rank.raised_s)
+    if failure is not None and rank.raised is not None:  # the earliest is the cause
+        failure = replace(failure, time_s=rank.raised.time_s)
     return replace(rank, outcome=event.outcome, failure=failure or rank.failure)
 
 
@@ -162,6 +179,16 @@ def _stuck(rank: RankState, event: Stuck) -> Failure:
     )
 
 
+def _untold(rank: RankState, raised: Raised) -> Failure:
+    """An exception whose own code did not let the rank tell more of it."""
+    return Failure(
+        rank=rank.rank,
+        time_s=raised.time_s,
+        type_name=raised.type_name,
+        message="its text and its values could not be had: the process ended, or was ended, before",
+    )
+
+
 def _death(rank: RankState, event: Died) -> Failure:
     process = f"its process (pid {event.pid})"
     if event.exit_code < 0:
@@ -172,6 +199,8 @@ def _death(rank: RankState, event: Died) -> Failure:
             how += ": the system's memory ran out"
     else:
         how = f"{process} ended with exit code {event.exit_code}"
+    if event.mute:
+        how = f"{process} closed its connection to the notebook (os.closerange?) and was ended"
     standing = rank.standing
     if not event.trace and standing is not None and standing.cell_line is not None:
         how += f"; it was last seen at line {standing.cell_line} of the cell"
@@ -189,8 +218,3 @@ def _cell_line(trace: Sequence[str]) -> int | None:
     """The cell's line in a stack whose last entry is the cell's."""
     found = _OF_CELL.search(trace[-1]) if trace else None
     return int(found[1]) if found else None
-
-
-def is_consequence(failure: Failure) -> bool:
-    """Whether a failure only says that another rank left."""
-    return _CONSEQUENCE.search(failure.message) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from itertools import takewhile
 from pathlib import Path
@@ -24,11 +25,15 @@ class Coroner:
     Args:
         scratch: the run's folder for temporary files.
         guard: ends what a worker left that ended badly.
+
+    Attributes:
+        mute: ranks that were ended because they had closed their connection.
     """
 
     def __init__(self, scratch: str, guard: Guard):
         self._scratch = scratch
         self._guard = guard
+        self.mute: set[int] = set()
         self._memory_kills = _memory_kills()
 
     def examine(self, worker: Worker) -> Died:
@@ -42,6 +47,7 @@ class Coroner:
             exit_code=exit_code,
             trace=self._last_words(worker.rank) if exit_code < 0 else (),
             memory_ran_out=_memory_kills() > self._memory_kills,
+            mute=worker.rank in self.mute and exit_code == -signal.SIGKILL,
         )
 
     def _last_words(self, rank: int) -> tuple[str, ...]:

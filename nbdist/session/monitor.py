@@ -28,6 +28,7 @@ from nbdist.state import RunState, first_state, fold, next_run, stop_working
 from nbdist.views.text import Item, TextView
 
 _SHOW_EVERY_S = 0.1
+_MUTE_S = 0.5  # a process that ends closes its connection before it has ended
 _READ_BYTES = 1 << 18
 
 
@@ -97,6 +98,7 @@ class Monitor(threading.Thread):
         self._hang_timeout_s = hang_timeout_s
         self._stop_hangs = stop_hangs
         self._hang_told: str | None = None
+        self._mute_s: dict[int, float] = {}
         self._lock = threading.Lock()
         self.state = first_state(len(workers))
         self._view: TextView | None = None
@@ -110,6 +112,7 @@ class Monitor(threading.Thread):
             self._view = view
             if not first:
                 self.state = next_run(self.state)
+                self._inbox.put(self.state)  # a rank may have died meanwhile
 
     def note_stop(self) -> None:
         """Ranks that still work are being told to stop: what they say now is no failure of theirs."""
@@ -134,10 +137,15 @@ class Monitor(threading.Thread):
         while waiting:
             ready = self._selector.select(self._patience_s())
             with self._lock:
-                for kind, worker in [key.data for key, _ in ready]:
+                for key, _ in ready:
+                    # Handling one event may end the registration of another: of a worker that has ended.
+                    if self._selector.get_map().get(key.fd) is not key:
+                        continue
+                    kind, worker = key.data
                     if kind == "end":
                         waiting.discard(worker.rank)
                     self._handle(kind, worker)
+                self._end_mute()
                 self._show_due()
                 self._look_for_hang()
 
@@ -153,6 +161,7 @@ class Monitor(threading.Thread):
         """How long nothing needs doing: until what waits may be shown, or a hang may be found."""
         now_s = time.monotonic()
         due = [next_look_s(self.state, now_s, self._hang_timeout_s)]
+        due += [since_s + _MUTE_S for since_s in self._mute_s.values()]
         shown_s = self._view.next_due_s() if self._view is not None else None
         if shown_s is not None:
             due.append(max(shown_s, self._shown_s + _SHOW_EVERY_S))
@@ -174,6 +183,7 @@ class Monitor(threading.Thread):
             messages = worker.channel.receive_available()
         except ChannelError:  # it ended, or died in the middle of a message: its pidfd tells how
             self._forget(worker.channel.fileno())
+            self._mute_s[worker.rank] = time.monotonic()
             return
         for message in messages:
             if isinstance(message, Finished):
@@ -221,6 +231,15 @@ class Monitor(threading.Thread):
         if items:
             self._inbox.put(Show(items))
 
+    def _end_mute(self) -> None:
+        """End ranks that have closed their connection and live on: nobody will hear of them again."""
+        now_s = time.monotonic()
+        for rank, since_s in list(self._mute_s.items()):
+            if now_s - since_s >= _MUTE_S:
+                del self._mute_s[rank]
+                self._coroner.mute.add(rank)
+                self._workers[rank].kill()
+
     def _look_for_hang(self) -> None:
         now_s = time.monotonic()
         hang = find_hang(self.state, now_s, self._hang_timeout_s)
@@ -261,6 +280,7 @@ class Monitor(threading.Thread):
 
     def _bury(self, worker: Worker) -> None:
         """A worker has ended: read what it left, reap it, give its descriptors back."""
+        self._mute_s.pop(worker.rank, None)
         died = self._coroner.examine(worker)
         channel_fd = worker.channel.fileno()
         try:

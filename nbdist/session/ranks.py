@@ -36,12 +36,14 @@ from nbdist.views.hang import odd_stacks, standing_report
 from nbdist.views.screen import Screen
 from nbdist.views.text import TextView
 
-# After a rank has failed: how long the others may still tell of a failure of their own, and how
-# long an interrupted rank has to hand over what it has.
-_GRACE_S = 0.1
+# After a rank has raised: how long the others may still fail by themselves, and how long an interrupted
+# rank has to come out of its work. What it hands over then may take as long as it takes.
+_GRACE_S = 0.2
 _ANSWER_S = 0.6
-# After the user's interrupt: the ranks end within 2 s, whatever they do.
+# After the user's interrupt: the ranks come out of their work within 2 s, whatever they do.
 _INTERRUPT_ANSWER_S = 1.5
+# How long the text and the traceback of an exception, which run the user's code, may take.
+_REPORT_S = 5.0
 _LEAVE_S = 2.0
 
 
@@ -92,6 +94,7 @@ class Ranks:
         self.logs = RunLogs(len(assignments))
         self._interrupts = 0
         self._stopping = False
+        self._ended_by_us: set[int] = set()
         self._in_foreign_code = False
 
     def start(self, method: str, birth: Birth, *, with_ipython: bool) -> None:
@@ -181,7 +184,7 @@ class Ranks:
         self._arrived[note.rank] = note
 
     def _on_state(self, state: RunState) -> None:
-        if state.broken_off and state.working and not self._plan:
+        if state.broken_off and not state.settled and not self._plan:
             self._plan_end(_GRACE_S, _ANSWER_S)
 
     def _on_hang(self, hung: Hung) -> None:
@@ -197,24 +200,35 @@ class Ranks:
     def _on_interrupt(self) -> None:
         if self._stopping:
             self._plan = []
-            self._kill()
+            self._kill(self.state.unfinished)
         else:
             self._stopping = True
             self._plan = []
             self._plan_end(0.0, _INTERRUPT_ANSWER_S)
 
     def _plan_end(self, grace_s: float, answer_s: float) -> None:
-        now_s = time.monotonic()
-        self._plan = [(now_s + grace_s, self._interrupt), (now_s + grace_s + answer_s, self._kill)]
+        interrupt_s = time.monotonic() + grace_s
+        self._plan = [
+            (interrupt_s, self._interrupt),
+            (interrupt_s + answer_s, self._kill_working),
+            (interrupt_s + _REPORT_S, self._kill_telling),
+        ]
 
     def _interrupt(self) -> None:
         self._monitor.note_stop()
         for rank in self.state.working:
             self._workers[rank].interrupt()
 
-    def _kill(self) -> None:
+    def _kill_working(self) -> None:
+        self._kill(self.state.working)
+
+    def _kill_telling(self) -> None:
+        self._kill(self.state.telling)
+
+    def _kill(self, ranks: Sequence[int]) -> None:
         self._monitor.note_stop()
-        for rank in self.state.unfinished:
+        self._ended_by_us |= set(ranks)
+        for rank in ranks:
             self._workers[rank].kill()
 
     def bring_back(self) -> Landed:
@@ -226,6 +240,8 @@ class Ranks:
         with self._foreign_code():
             landed = land(arrived, unbound, self._twins, world_size=len(self._workers))
         landed.lost = {**self.lost(), **landed.lost}
+        if 0 in self._ended_by_us and self._interrupts < 2:
+            landed.lost["what rank 0 had changed"] = "it did not come out of its work and was ended"
         return landed
 
     def lost(self) -> dict[str, str]:
@@ -274,6 +290,7 @@ class Ranks:
             for rank in self.state.alive:
                 self._workers[rank].kill()
             self._monitor.join()
+        end_workers([self._workers[rank] for rank in self.state.alive])  # the monitor itself has failed
         running.remove(self)
         self._guard.close()
         self._give_back()

@@ -90,8 +90,11 @@ def _load_torch() -> None:
     parts of it that earlier ranks had to import (an optimizer's first use takes more than a second)."""
     import torch.distributed  # noqa: F401
 
+    environment = dict(os.environ)
     while _needed_parts:
         call_foreign(partial(importlib.import_module, _needed_parts.pop()))
+    for name in os.environ.keys() - environment.keys():  # torch notes a folder there, and will again
+        del os.environ[name]
 
 
 def _run_once(work: Work, options: Options, shell: Any, *, show_result: bool) -> Any:
@@ -124,15 +127,19 @@ def _report(landed: Landed, ranks: Ranks, screen: Screen) -> None:
     for name, reason in landed.lost.items():
         screen.note(f"{name} stays behind: {reason}")
     if ranks.logs.trouble is not None:
-        screen.note(f"the log files in {ranks.logs.folder} are not complete: {ranks.logs.trouble}")
+        screen.note(
+            f"the log files in {ranks.logs.folder} are not complete: {ranks.logs.trouble}. "
+            "NBDIST_LOG_DIR in the environment names another place."
+        )
 
 
 def _raise_failure(state: RunState, ranks: Ranks, twins: Twins) -> None:
     if ranks.interrupted or (state.broken_off and not state.failures):
         raise RunInterrupted(f"all {len(state.ranks)} ranks were stopped")
     if state.failures:
-        folder = ranks.logs.folder
-        error = failure_of(state, str(folder) if folder.exists() else "", whole=current_shell() is None)
+        logs = ranks.logs
+        folder = str(logs.folder) if logs.folder.exists() and logs.trouble is None else ""
+        error = failure_of(state, folder, whole=current_shell() is None)
         pickled = error.failures[0].pickled
         raise error from (load_error(pickled, twins) if pickled is not None else None)
 

@@ -64,6 +64,14 @@ class ForkServer:
                 assert isinstance(answer, Ready)
             return answer.value
 
+    @property
+    def ended(self) -> bool:
+        """Whether somebody has ended its process."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # and waited for it
+            return True
+
     def stop(self) -> None:
         """End the server, and with it the workers that it still has."""
         self._channel.close()
@@ -76,6 +84,8 @@ _servers: dict[str, ForkServer] = {}
 
 def warm_up(*, with_ipython: bool) -> ForkServer:
     """The server of this process, started now if there is none; it loads torch by itself."""
+    if "server" in _servers and _servers["server"].ended:
+        shut_down()
     if "server" not in _servers:
         _servers["server"] = ForkServer(with_ipython=with_ipython)
     return _servers["server"]

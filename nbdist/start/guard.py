@@ -37,6 +37,8 @@ sweep() {  # $1: pids of ended workers, each between spaces; $2: their marks, as
                 *" $6 "*) ;;
                 *) grep -zqE "^@VARIABLE@=($2)\$" "$folder/environ" 2>/dev/null || continue ;;
             esac
+            # Python's tracker of shared memory ends by itself, once it has removed what the others left.
+            grep -zqF multiprocessing.resource_tracker "$folder/cmdline" 2>/dev/null && continue
             kill -KILL "$pid" 2>/dev/null && left=1
         done
     done

@@ -30,16 +30,12 @@ def start_python(code: str, fds: Sequence[int]) -> int:
 
 
 def reap_child(pid: int) -> int:
-    """Collect an ended child of this process, and end what it left running in its process group.
+    """Collect an ended child of this process.
 
     Returns:
         Its exit code; minus the signal's number for a signal.
     """
     try:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        # Not reaped yet, so the number cannot be anybody else's.
-        with contextlib.suppress(ProcessLookupError):  # it ended before it had a session
-            os.killpg(pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:  # the notebook's own code waited for all children
         return _GONE_WITHOUT_TRACE
@@ -88,7 +84,7 @@ class Worker:
             return
 
     def reap(self) -> int:
-        """Collect the ended process, and end what it left running in its process group.
+        """Collect the ended process.
 
         Returns:
             Its exit code; minus the signal's number for a signal.

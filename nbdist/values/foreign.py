@@ -25,5 +25,5 @@ def call_foreign(step: Callable[[], T]) -> T | Refusal:
     """The result of `step`, or why it failed."""
     try:
         return step()
-    except Exception as error:  # noqa: BLE001  the boundary to code that is not ours
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary to code that is not ours
         return Refusal((str(error) or type(error).__name__).splitlines()[0])

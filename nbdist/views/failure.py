@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
 from nbdist.errors import Failure, RankFailedError, ranks_phrase
-from nbdist.state import RunState, is_consequence
+from nbdist.state import RankState, RunState
 
 
 def failure_of(state: RunState, logs: str, *, whole: bool) -> RankFailedError:
@@ -16,22 +17,50 @@ def failure_of(state: RunState, logs: str, *, whole: bool) -> RankFailedError:
         logs: the folder of the run's logs, empty when there are none.
         whole: whether the exception's text holds the tracebacks, for a Python without IPython.
     """
-    failures = state.failures
-    groups = _fold_same([failure for failure in failures if not is_consequence(failure)] or list(failures))
+    failures = (*state.failures, *(_stopped(rank) for rank in state.ranks if _was_stopped(rank)))
+    groups = _fold_same([failure for failure in failures if not failure.consequence] or list(failures))
     report: list[str] = []
     for group in groups:
         if group[0].traceback:
             report += [_title(group, len(state.ranks)), *group[0].traceback, ""]
         if group[0].hint:
             report += [group[0].hint, ""]
-    consequences = [failure.rank for failure in failures if is_consequence(failure)]
-    if consequences and len(consequences) < len(failures):
-        report.append(f"{ranks_phrase(consequences)}: lost the connection to a failed rank, a consequence.")
+    report += _consequences([failure for failure in failures if failure.consequence], len(failures))
     if logs:
         report.append(f"Each rank's whole output is in {logs}")
     message = _message(groups, len(state.ranks))
     text = "\n".join([*report, message]) if whole else message
     return RankFailedError(text, failures, len(state.ranks), report)
+
+
+def _was_stopped(rank: RankState) -> bool:
+    return rank.stopped and rank.failure is None and rank.outcome == "interrupted"
+
+
+def _stopped(rank: RankState) -> Failure:
+    """A rank that nbdist has freed because of another."""
+    standing = rank.standing
+    collective = standing.collective.name if standing and standing.collective else ""
+    return Failure(
+        rank=rank.rank,
+        time_s=rank.finished_s or math.inf,
+        type_name="Stopped",
+        message=f"stopped while it waited in {collective}" if collective else "stopped",
+        cell_line=standing.cell_line if standing else None,
+        consequence=True,
+    )
+
+
+def _consequences(consequences: Sequence[Failure], failures: int) -> list[str]:
+    """One line for all of them."""
+    if not consequences or len(consequences) == failures:
+        return []
+    ways: dict[str, list[int]] = {}
+    for failure in consequences:
+        way = failure.message if failure.type_name == "Stopped" else "lost the connection to a failed rank"
+        ways.setdefault(way, []).append(failure.rank)
+    told = "; ".join(f"{ranks_phrase(ranks)}: {way}" for way, ranks in ways.items())
+    return [f"{told}, a consequence."]
 
 
 def _fold_same(failures: Sequence[Failure]) -> list[list[Failure]]:

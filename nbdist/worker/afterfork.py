@@ -13,6 +13,7 @@ import fcntl
 import gc
 import importlib
 import os
+import resource
 import signal
 import stat
 import sys
@@ -45,6 +46,7 @@ def become_rank(kernel_pid: int, fds: tuple[int, int, int]) -> None:
     _replace_descriptors({1, 2, channel_fd})
     forget_exit_handlers()
     _allow_tracing(kernel_pid)
+    _allow_descriptors()
     _forget_imports_under_way()
     _follow_multiprocessing()
     gc.freeze()
@@ -56,6 +58,13 @@ def end_with(kernel_pid: int) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != kernel_pid:  # it ended before the call above
         os._exit(1)
+
+
+def _allow_descriptors() -> None:
+    """As many as may be: a rank inherits all numbers that the kernel uses, and needs some of its own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _allow_tracing(kernel_pid: int) -> None:

@@ -1,7 +1,9 @@
-"""What helps against errors that users of DistributedDataParallel often meet."""
+"""What errors of several ranks mean, and what helps against those that users often meet."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -11,12 +13,39 @@ _UNUSED = "Expected to have finished reduction in the prior iteration"
 _WHICH = re.compile(r"Parameter indices which did not receive grad for rank \d+: ((?:\d+ ?)+)")
 
 
+# What torch says where the fault is another rank's, which left the conversation.
+_LEFT = re.compile(
+    r"gloo/transport/.*(Connection closed by peer|Connection reset by peer|Broken pipe|Socket closed)"
+    r"|Application timeout caused pair closure|recvValue failed|sendBytes failed"
+    r"|NCCL communicator was aborted|remote process exited|successfully reached monitoredBarrier",
+    re.IGNORECASE | re.DOTALL,
+)
+_SMALL_SHM = re.compile(r"unable to (allocate|open|write to|resize) shared memory|out of shared memory")
+_SHM = "/dev/shm"
+
+
+def is_consequence(error: BaseException | None) -> bool:
+    """Whether an exception, or one that it was raised for, only says that another rank left."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        # torch's own: RuntimeError and its subclasses for distributed errors.
+        if isinstance(error, RuntimeError) and _LEFT.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def hint_for(error: BaseException, text: str) -> str:
     """A next step for an error, empty where we know none.
 
     Args:
         text: the error's message.
     """
+    if _SMALL_SHM.search(text):
+        return f"{_size_of_shm()}Enlarge it (docker run --shm-size=8g), or use DataLoader(num_workers=0)."
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        return "This process may open no more files. Ask for fewer ranks (--devices), or raise `ulimit -n`."
     if _UNUSED not in text:
         return ""
     which = _WHICH.search(text)
@@ -27,6 +56,15 @@ def hint_for(error: BaseException, text: str) -> str:
         "%%distributed --strategy ddp_find_unused_parameters_true, or pass find_unused_parameters=True to "
         "DistributedDataParallel."
     )
+
+
+def _size_of_shm() -> str:
+    try:
+        size = os.statvfs(_SHM)
+    except OSError:
+        return ""
+    mebibytes = size.f_frsize * size.f_blocks / 2**20
+    return f"{_SHM}, through which worker processes send their batches, holds {mebibytes:,.0f} MiB. "
 
 
 def _names(error: BaseException, indices: list[int]) -> list[str]:

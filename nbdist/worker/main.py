@@ -7,15 +7,16 @@ import ctypes
 import multiprocessing
 import os
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from nbdist.cell import READY_MADE_NAMES
 from nbdist.channel import Channel
 from nbdist.errors import ChannelEnded, Failure
-from nbdist.messages import Assignment, Leave, Raised, Ready, Run, SendAgain
+from nbdist.messages import Assignment, HandingOver, Leave, Raised, Ready, Run, SendAgain
 from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
@@ -26,7 +27,7 @@ from nbdist.worker.afterfork import note_last_words
 from nbdist.worker.capture import Outbox, replace_streams
 from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import finished, nothing_to_hand_over
-from nbdist.worker.hints import hint_for
+from nbdist.worker.hints import hint_for, is_consequence
 from nbdist.worker.leaving import leave
 from nbdist.worker.threads import share_cores
 from nbdist.worker.watch import Watch
@@ -97,13 +98,17 @@ class Rank:
         except BaseException as error:  # noqa: BLE001
             if isinstance(error, SystemExit) and not error.code:  # sys.exit(): done, says torchrun
                 return Done()
-            self._outbox.post(Raised())  # before the traceback, which may take a while
+            if interrupts.came():  # a consequence, whatever it is: nobody reads its traceback
+                return Done(error=error)
+            self._outbox.post(Raised(type_name=type(error).__name__))  # the traceback may take a while
             return Done(error=error, traceback=tuple(formatted(error)))
 
     def _do(self, work: Work) -> Done:
         self._lend_ready_made()
         with self._watch.working():
             done = self._attempt(work.run)
+        if not self._outbox.in_owner:
+            _end_child(done)
         self._take_back_ready_made()
         if self._assignment.device.startswith("cuda"):
             done = self._after_device(done)
@@ -153,6 +158,7 @@ class Rank:
 
     def _finish(self, done: Done) -> None:
         self._done = done
+        self._outbox.post(HandingOver())
         ctypes.CDLL(None).fflush(None)  # C libraries' text comes before the word that we are done
         self._hand_over({})
 
@@ -184,8 +190,22 @@ class Rank:
             cell_line=done.cell_line,
             traceback=done.traceback,
             hint=hint_for(error, text),
+            consequence=is_consequence(error),
             pickled=dump_error(error, self._twins),
         )
+
+
+def _end_child(done: Done) -> NoReturn:
+    """A process that the work forked, and that came out of the work: it is no rank, and ends as a Python
+    process does that nobody catches an exception of."""
+    error = done.error
+    code = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else 1
+    elif error is not None:
+        text = "\n".join(done.traceback) or "".join(traceback.format_exception(error))
+        os.write(2, f"{text}\n".encode(errors="replace"))
+    os._exit(code)
 
 
 def _text_of(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -22,7 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbdist.messages import Display, Raised
 from nbdist.worker import interrupts
 from nbdist.worker.capture import Outbox
-from nbdist.worker.work import Done, line_in
+from nbdist.worker.work import Done, formatted, is_group, line_in, without_our_end
 
 _WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
@@ -148,33 +149,75 @@ def know_source(shell: Any, text: str) -> None:
 def run_cell(text: str) -> Done:
     """Run a cell in the rank."""
     shell: Any = InteractiveShell.instance()
-    tracebacks: list[str] = []
     hook = shell.displayhook
-    _divert_tracebacks(shell, tracebacks, hook.outbox)
+    tracebacks = _Tracebacks(shell, hook.outbox)
     hook.value = None
     _text_bars(text)
+    warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)  # advice for a terminal
     outcome = shell.run_cell(text, store_history=False)
     error = outcome.error_before_exec or outcome.error_in_exec
+    shown = tracebacks.end(error)
     if error is None or (isinstance(error, SystemExit) and not error.code):  # sys.exit(): done, says torchrun
         return Done(result=hook.value)
-    return Done(error=error, traceback=tuple(tracebacks), cell_line=_cell_line(error, shell.user_ns))
+    return Done(error=error, traceback=shown, cell_line=_cell_line(error, shell.user_ns))
 
 
-def _divert_tracebacks(shell: Any, tracebacks: list[str], outbox: Outbox) -> None:
-    """What the shell would show of an exception goes into a list; an interrupt cannot tear it."""
+class _Tracebacks:
+    """Takes what the shell would show of exceptions. That of the one which ends the cell goes into the
+    report of the run; others are text, as they come."""
 
-    def note_traceback(*shown: Any) -> None:
-        tracebacks[:] = shown[-1]
+    def __init__(self, shell: Any, outbox: Outbox):
+        self._shell = shell
+        self._outbox = outbox
+        self._last: tuple[str, ...] = ()
+        self._depth = 0  # a cell may run others, whose exceptions do not end it
+        self._events = (("pre_execute", self._begin), ("post_execute", self._leave))
+        for name, callback in self._events:
+            shell.events.register(name, callback)
+        shell._showtraceback = self._note
+        shell.showtraceback = self._show
 
-    def show_traceback(*args: Any, **kwargs: Any) -> Any:
-        if interrupts.came():  # it takes time, and the rank is expected to hand over what it has
-            return None
-        outbox.post(Raised())  # before the traceback, which may take a while
+    def _begin(self) -> None:
+        self._depth += 1
+
+    def _leave(self) -> None:
+        self._depth -= 1
+
+    def _note(self, *shown: Any) -> None:
+        self._say_last()
+        self._last = tuple(shown[-1])
+
+    def _show(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        kind, error, trace = exc_tuple if exc_tuple is not None else sys.exc_info()
+        if interrupts.came() or error is None:  # the rank is expected to hand over what it has
+            return
+        ends_cell = self._depth == 1 and (kwargs.get("running_compiled_code") or kwargs.get("exception_only"))
+        if ends_cell:
+            self._outbox.post(Raised(type_name=type(error).__name__))  # its traceback may take a while
         with interrupts.listening(False):
-            return type(shell).showtraceback(shell, *args, **kwargs)
+            if isinstance(error, SystemExit) or is_group(error):  # IPython would print of them itself
+                self._note(formatted(error))
+            else:
+                show = type(self._shell).showtraceback
+                show(self._shell, (kind, error, without_our_end(trace)), *args, **kwargs)
+        if not ends_cell:
+            self._say_last()
 
-    shell._showtraceback = note_traceback
-    shell.showtraceback = show_traceback
+    def _say_last(self) -> None:
+        if self._last:
+            self._outbox.text("stderr", "\n".join([*self._last, ""]))
+        self._last = ()
+
+    def end(self, error: BaseException | None) -> tuple[str, ...]:
+        """The cell has ended, with an exception or without; that one's traceback."""
+        for name, callback in self._events:
+            self._shell.events.unregister(name, callback)
+        del self._shell.showtraceback, self._shell._showtraceback
+        if error is None:
+            self._say_last()
+        elif not self._last and not interrupts.came():  # somebody else has taken it
+            return tuple(formatted(error))
+        return self._last
 
 
 def _cell_line(error: BaseException, namespace: dict[str, Any]) -> int | None:

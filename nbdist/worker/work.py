@@ -5,6 +5,7 @@ Work ends in a `Done`: what happened, the exception if there was one, and the va
 
 from __future__ import annotations
 
+import builtins
 import traceback
 import types
 from collections.abc import Callable, Mapping
@@ -140,21 +141,54 @@ class CallWork:
 
 def formatted(error: BaseException) -> list[str]:
     """An exception's traceback as IPython shows it where it runs, from the user's first frame on."""
-    tail = error.__traceback__
-    while tail is not None and tail.tb_next is not None and _is_ours(tail):
+    trace = error.__traceback__
+    tail = trace
+    while tail is not None and tail.tb_next is not None and _is_machinery(tail):
         tail = tail.tb_next
+    tail = without_our_end(tail)
     shell = current_shell()
-    if shell is not None:
+    if shell is not None and not is_group(error):
         show = partial(shell.InteractiveTB.structured_traceback, type(error), error, tail, tb_offset=0)
         shown = call_foreign(show)
         if not isinstance(shown, Refusal):
             return list(shown)
-    return "".join(traceback.format_exception(type(error), error, tail)).splitlines()
+    text = call_foreign(partial(traceback.format_exception, type(error), error, tail))
+    return "".join(text).splitlines() if not isinstance(text, Refusal) else []
+
+
+def is_group(error: BaseException) -> bool:
+    """Whether it holds several exceptions (Python 3.11 and later), which IPython does not format."""
+    return isinstance(error, getattr(builtins, "BaseExceptionGroup", ()))
+
+
+def without_our_end(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback without the frames of nbdist's own in which the exception was raised in the end: a
+    wrong argument is the caller's affair."""
+    steps = []
+    while trace is not None:
+        steps.append(trace)
+        trace = trace.tb_next
+    users = list(steps)
+    while users and _is_ours(users[-1]):
+        users.pop()
+    if not users or len(users) == len(steps):
+        return steps[0] if steps else None
+    made = None
+    for step in reversed(users):
+        made = types.TracebackType(made, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    return made
 
 
 def _is_ours(step: types.TracebackType) -> bool:
-    module = str(step.tb_frame.f_globals.get("__name__", ""))
-    return module.partition(".")[0] == "nbdist"
+    return _module(step) == "nbdist"
+
+
+def _is_machinery(step: types.TracebackType) -> bool:
+    return _module(step) in ("nbdist", "IPython", "ipykernel")
+
+
+def _module(step: types.TracebackType) -> str:
+    return str(step.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def line_in(error: BaseException, filename: str) -> int | None:
