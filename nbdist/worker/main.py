@@ -51,7 +51,7 @@ class Rank:
 
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
-        interrupts.install(self._group.break_off)
+        interrupts.install(self._free_main_thread)
         replace_streams(self._outbox)
         os.environ.update(environment(self._assignment))
         self._twins.watch_forks()
@@ -75,6 +75,11 @@ class Rank:
         """End as a Python process does."""
         leave(self._twins.known.values())
         self._outbox.flush()
+
+    def _free_main_thread(self) -> None:
+        """It has been interrupted and does not come back to Python."""
+        self._watch.tell()
+        self._group.break_off()
 
     def _get_ready(self) -> Done:
         shell = current_shell()

@@ -37,6 +37,9 @@ class Pulse:
 
     The interpreter makes a pending call between two bytecodes of the main thread. Ours is `sem_post`: C
     code that only counts, so that no Python of ours runs there and no interrupt can be lost in it.
+
+    Attributes:
+        seen_s: when the main thread was last seen to run Python, monotonic.
     """
 
     def __init__(self) -> None:
@@ -45,15 +48,15 @@ class Pulse:
         self._trywait, self._post = libc.sem_trywait, ctypes.cast(libc.sem_post, ctypes.c_void_p)
         libc.sem_init(self._semaphore, 0, 0)
         self._asked = False
-        self._seen_s = time.monotonic()
+        self.seen_s = time.monotonic()
 
     def stands_since(self, now_s: float) -> float:
         """When it was last seen to run Python; `now_s` if it has done so since the last call."""
         if not self._asked or self._trywait(self._semaphore) == 0:
-            self._seen_s = now_s
+            self.seen_s = now_s
             # The queue of pending calls may be full: then we ask next time.
             self._asked = ctypes.pythonapi.Py_AddPendingCall(self._post, self._semaphore) == 0
-        return self._seen_s
+        return self.seen_s
 
 
 class _Place(NamedTuple):
@@ -102,6 +105,11 @@ class Watch:
             self._at_work.wait()
             self._look(time.monotonic())
 
+    def tell(self) -> None:
+        """Tell the kernel now, from whatever thread: something is about to move the main thread."""
+        frames = _frames_of_work(self._main)
+        self._post(frames, self._place(frames), self._pulse.seen_s, idle=True)
+
     def _look(self, now_s: float) -> None:
         since_s = self._pulse.stands_since(now_s)
         still = now_s - since_s >= _STILL_S
@@ -113,11 +121,17 @@ class Watch:
         if news == self._told[:2] or not (still or was_still or now_s - self._told_s >= _TELL_EVERY_S):
             return
         self._told, self._told_s = (*news, still) if still else news, now_s
+        self._post(frames, place, since_s if still else None, idle=idle)
+
+    def _post(
+        self, frames: Sequence[types.FrameType], place: _Place, since_s: float | None, *, idle: bool
+    ) -> None:
+        still = since_s is not None
         self._outbox.post(
             Standing(
                 cell_line=place.cell_line,
                 function=place.function,
-                since_s=since_s if still else None,
+                since_s=since_s,
                 idle=still and idle,
                 collective=place.collective if still else None,
                 stack=_stack(frames),
