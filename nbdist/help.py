@@ -26,6 +26,8 @@ The GPUs 0 and 2, seeded, and only these two names brought back:
 Four ranks on the CPU, the text of rank 0 only, and each rank's loss in a list:
 
     %%distributed -d 4 --accelerator cpu --logs rank0 --gather loss
+
+Where the ranks that are up stand, with their stacks: %distributed stacks
 """
 
 

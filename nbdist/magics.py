@@ -38,13 +38,14 @@ class DistributedMagics(Magics):
 
     @line_magic("distributed")  # type: ignore[arg-type]
     def distributed_line(self, line: str) -> None:
-        """`%distributed stacks`: where the ranks that are up now stand, with their stacks."""
         if line.split() != ["stacks"]:
             raise OptionError(
                 f"%distributed {line.strip()}: no such command. Allowed: stacks. "
                 "To run a cell on ranks, write %%distributed, with two percent signs, as its first line."
             )
         print("\n".join(where_ranks_stand()) or "No ranks are up.")
+
+    distributed_line.__doc__ = help_text()
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:

@@ -131,7 +131,7 @@ def test_ranks_in_different_collectives_are_reported(kernel: NotebookKernel, on_
         kernel.interrupt()
     run.finish(20)
     found = re.search(
-        r"nbdist: the run may hang: rank \d waits in (\w+) \(line (\d)\), rank \d in (\w+) \(line (\d)\): "
+        r"nbdist: the run may hang: rank \d waits in (\w+) \(line (\d)\), rank \d waits in (\w+) \(line (\d)\): "
         r"each waits for the other\n",
         run.stderr,
     )
@@ -271,6 +271,23 @@ def test_different_groups_are_no_mismatch() -> None:
     assert kind_of_hang(state, 20) is None
     state = state_of(waits_in("barrier", (0, 1, 2), 0.0), waits_in("all_reduce", (0, 1, 2), 1.0), MOVES)
     assert (kind_of_hang(state, 5.9), kind_of_hang(state, 6)) == (None, "mismatched")
+
+
+def test_a_circle_of_any_length_is_a_mismatch() -> None:
+    circle = [waits_in("recv", (rank, (rank + 1) % 3), 0.0) for rank in range(3)]
+    assert kind_of_hang(state_of(*circle), 6) == "mismatched"
+    assert kind_of_hang(state_of(*circle[:2], MOVES), 6) is None
+    state = state_of(waits_in("barrier", (0, 1, 2), 0.0), waits_in("recv", (1, 0), 0.0), MOVES)
+    hang = find_hang(state, 6, 30)
+    assert hang is not None
+    assert hang.reason == (
+        "rank 0 waits in barrier (line 3), rank 1 waits in recv (line 3): each waits for the other"
+    )
+
+
+def test_a_send_and_its_recv_are_one() -> None:
+    state = state_of(waits_in("send", (0, 1), 0.0), waits_in("recv", (1, 0), 0.0))
+    assert kind_of_hang(state, 20) is None
 
 
 def test_nought_is_never() -> None:

@@ -1,12 +1,13 @@
 """Whether a run hangs: pure, from what is known of the ranks.
 
-Certain is a collective that lacks a rank which has finished: it can never complete. Two ranks that wait in
-different collectives of one group, and ranks that stand still for long, are likely to hang.
+Certain is a collective that lacks a rank which has finished: it can never complete. Ranks that wait for each
+other in different collectives, and ranks that stand still for long, are likely to hang.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,41 +86,74 @@ def _waiting(still: _Still, now_s: float, for_s: float) -> Iterable[tuple[RankSt
 
 def _left(state: RunState, still: _Still, now_s: float) -> Hang | None:
     """A collective that a rank has left for good."""
-    hangs: dict[str, list[int]] = {}
-    for rank, standing, name in _waiting(still, now_s, _LEFT_S):
+    for _, standing, name in _waiting(still, now_s, _LEFT_S):
         patience_s = _LEFT_BACKWARD_S if name == "backward" else _LEFT_S
-        assert standing.collective is not None
-        gone = [
-            other.rank
-            for other in state.ranks
-            if other.rank in standing.collective.ranks
-            and other.phase == "finished"
-            and other.finished_s is not None
-            and now_s - other.finished_s >= patience_s
-        ]
+        gone = [rank for rank in _members(standing) if _has_left(state.ranks[rank], now_s - patience_s)]
         if gone and _time_still(standing, now_s) >= patience_s:
+            waiting = [
+                rank.rank
+                for rank, where, _ in _waiting(still, now_s, 0.0)
+                if _meeting(where) == _meeting(standing)
+            ]
             reason = f"it waits in {name}, which can never complete: {ranks_phrase(gone)} finished without it"
-            hangs.setdefault(reason, []).append(rank.rank)
-    for reason, ranks in hangs.items():
-        return Hang("left", tuple(ranks), reason)
+            return Hang("left", tuple(waiting), reason)
     return None
+
+
+def _has_left(rank: RankState, before_s: float) -> bool:
+    return rank.phase == "finished" and rank.finished_s is not None and rank.finished_s <= before_s
 
 
 def _mismatched(still: _Still, now_s: float) -> Hang | None:
-    """Two ranks that wait for each other in different collectives of one group."""
-    waiting = list(_waiting(still, now_s, _MISMATCH_S))
-    for rank, standing, name in waiting:
-        for other, others_standing, others_name in waiting:
-            mine, theirs = standing.collective, others_standing.collective
-            assert mine is not None
-            assert theirs is not None
-            if name != others_name and mine.ranks and set(mine.ranks) == set(theirs.ranks):
-                reason = (
-                    f"rank {rank.rank} waits in {name}{_at(standing)}, rank {other.rank} in "
-                    f"{others_name}{_at(others_standing)}: each waits for the other"
-                )
-                return Hang("mismatched", (rank.rank, other.rank), reason)
-    return None
+    """Ranks that wait for each other in different collectives."""
+    waiting = {rank.rank: standing for rank, standing, _ in _waiting(still, now_s, _MISMATCH_S)}
+    waits_for = {
+        rank: [
+            other
+            for other in _members(standing)
+            if other != rank and other in waiting and _meeting(waiting[other]) != _meeting(standing)
+        ]
+        for rank, standing in waiting.items()
+    }
+    circle = min((_circle(rank, waits_for) for rank in waiting), key=_length, default=())
+    if not circle:
+        return None
+    places = [f"rank {rank} waits in {_name(waiting[rank])}{_at(waiting[rank])}" for rank in circle]
+    each = "the other" if len(circle) == 2 else "the next"
+    return Hang("mismatched", circle, f"{', '.join(places)}: each waits for {each}")
+
+
+def _circle(start: int, waits_for: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
+    """The shortest way from a rank by those that it waits for back to itself; empty if there is none."""
+    paths: list[tuple[int, ...]] = [(start,)]
+    seen: set[int] = set()
+    while paths:
+        path = paths.pop(0)
+        for other in waits_for[path[-1]]:
+            if other == start:
+                return path
+            if other not in seen:
+                seen.add(other)
+                paths.append((*path, other))
+    return ()
+
+
+def _length(circle: tuple[int, ...]) -> float:
+    return len(circle) or math.inf
+
+
+def _name(standing: Standing) -> str:
+    return standing.collective.name if standing.collective is not None else ""
+
+
+def _members(standing: Standing) -> tuple[int, ...]:
+    return standing.collective.ranks if standing.collective is not None else ()
+
+
+def _meeting(standing: Standing) -> tuple[str, frozenset[int]]:
+    """The same for all who take part: a `send` meets its `recv`."""
+    name = _name(standing)
+    return "recv" if name == "send" else name, frozenset(_members(standing))
 
 
 def _still_for_long(still: _Still, now_s: float, timeout_s: float) -> Hang | None:
