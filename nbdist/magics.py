@@ -45,7 +45,7 @@ class DistributedMagics(Magics):
             )
         print("\n".join(where_ranks_stand()) or "No ranks are up.")
 
-    distributed_line.__doc__ = help_text()
+    distributed_line.__doc__ = help_text()  # type: ignore[assignment]
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:

@@ -201,7 +201,7 @@ def test_stacks_can_be_asked_for(kernel: NotebookKernel) -> None:
     run = kernel.start_run(
         """
         def ask():
-            while "in stand" not in "\\n".join(where_ranks_stand()):
+            while "ranks 0-1 wait in" not in "\\n".join(where_ranks_stand()):
                 time.sleep(0.05)
             get_ipython().run_line_magic("distributed", "stacks")
         asking = threading.Thread(target=ask)

@@ -90,13 +90,10 @@ def _left(state: RunState, still: _Still, now_s: float) -> Hang | None:
         patience_s = _LEFT_BACKWARD_S if name == "backward" else _LEFT_S
         gone = [rank for rank in _members(standing) if _has_left(state.ranks[rank], now_s - patience_s)]
         if gone and _time_still(standing, now_s) >= patience_s:
-            waiting = [
-                rank.rank
-                for rank, where, _ in _waiting(still, now_s, 0.0)
-                if _meeting(where) == _meeting(standing)
-            ]
+            meeting = _meeting(standing)
+            with_it = (rank for rank, where, _ in _waiting(still, now_s, 0.0) if _meeting(where) == meeting)
             reason = f"it waits in {name}, which can never complete: {ranks_phrase(gone)} finished without it"
-            return Hang("left", tuple(waiting), reason)
+            return Hang("left", tuple(rank.rank for rank in with_it), reason)
     return None
 
 
