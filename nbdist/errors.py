@@ -72,7 +72,7 @@ class ValueLost(NbdistError, RuntimeError):
         self.reason = reason
 
 
-_MESSAGE_CHARS = 2000
+_MESSAGE_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ def test_ranks_that_were_freed_are_told_in_one_line(kernel: NotebookKernel) -> N
     )
     error = error_of(run)
     assert error.evalue == "rank 1 of 4 failed at line 3: ValueError: bad batch"
-    assert re.search(r"^ranks 0,2-3: stopped while it waited in barrier, a consequence\.$", error.text, re.M)
+    assert re.search(r"^ranks 0,2-3: stopped while waiting in barrier, a consequence\.$", error.text, re.M)
 
 
 def test_a_users_own_connection_error_is_no_consequence(kernel: NotebookKernel) -> None:

@@ -249,11 +249,11 @@ class Monitor(threading.Thread):
         self._hang_told = kind
         if hang is None or self.state.broken_off:
             return
-        if not hang.certain:
+        if not hang.certain and not self._stop_hangs:
             self._inbox.put(Hung(self.state, hang))
-        if hang.certain or self._stop_hangs:
-            for rank in hang.ranks:
-                self._fold(rank, Stuck(time_s=now_s, reason=hang.reason))
+            return
+        for rank in hang.ranks:
+            self._fold(rank, Stuck(time_s=now_s, reason=hang.reason))
 
     def _read_pipe(self, worker: Worker, fd: int, stream: Stream) -> None:
         """Read once what lies in a pipe."""

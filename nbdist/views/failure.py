@@ -45,7 +45,7 @@ def _stopped(rank: RankState) -> Failure:
         rank=rank.rank,
         time_s=rank.finished_s or math.inf,
         type_name="Stopped",
-        message=f"stopped while it waited in {collective}" if collective else "stopped",
+        message=f"stopped while waiting in {collective}" if collective else "stopped",
         cell_line=standing.cell_line if standing else None,
         consequence=True,
     )
