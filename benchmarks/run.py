@@ -11,6 +11,7 @@ import sys
 
 import endings
 import harness
+import leaks
 import memory
 import methods
 import results
@@ -23,6 +24,7 @@ THEMES = {
     "text": text.measure,
     "memory": memory.measure,
     "endings": endings.measure,
+    "leaks": leaks.measure,
     "methods": methods.measure,
 }
 

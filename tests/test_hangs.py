@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 
 import pytest
 from notebook_kernel import CellRun, NotebookKernel
@@ -181,6 +183,18 @@ def test_ranks_that_stand_still_are_reported_once_and_waited_for(kernel: Noteboo
     assert "rank 1 waits at line 6 of the cell, in wait_for_word (for " in run.stderr
     assert re.search(r"line 6, in <module>\n    wait_for_word\(\)\n.*line 4, in wait_for_word\n", run.stderr)
     assert run.stderr.count("may hang") == 1
+
+
+def test_c_frames_are_shown_where_they_can_be_had(kernel: NotebookKernel) -> None:
+    tried = subprocess.run(["py-spy", "dump", "--native", "--pid", str(os.getpid())], capture_output=True)
+    if tried.returncode != 0:
+        pytest.skip(f"py-spy may not look into processes here: {tried.stderr.decode()}")
+    run = kernel.start_run("%%distributed --devices 2 --hang-timeout 0.5\nimport time\ntime.sleep(1000)")
+    run.wait_for_text("C frames of rank 0, the most recent call first:\n")
+    run.wait_for_text("time_sleep")
+    kernel.interrupt()
+    run.finish()
+    assert "IPython/core" not in run.stderr
 
 
 def test_a_call_that_hangs_is_reported_too(kernel: NotebookKernel) -> None:

@@ -24,6 +24,7 @@ from nbdist.options import Options
 from nbdist.session.deaths import Coroner
 from nbdist.session.logs import RunLogs
 from nbdist.session.monitor import Arrived, Broken, Hung, Interrupted, Monitor, Note, Show
+from nbdist.session.native import native_stack
 from nbdist.session.port import ReservedPort
 from nbdist.start import start_workers
 from nbdist.start.birth import Birth
@@ -32,7 +33,7 @@ from nbdist.start.worker import Worker, end_workers, occupy_standard_descriptors
 from nbdist.state import RunState
 from nbdist.values.landing import Landed, land
 from nbdist.values.parcel import unpack
-from nbdist.views.hang import odd_stacks, standing_report
+from nbdist.views.hang import odd_ranks, odd_stacks, standing_report
 from nbdist.views.screen import Screen
 from nbdist.views.text import TextView
 
@@ -190,6 +191,9 @@ class Ranks:
     def _on_hang(self, hung: Hung) -> None:
         now_s = time.monotonic()
         where = [*standing_report(hung.state, now_s), *odd_stacks(hung.state)]
+        for rank in odd_ranks(hung.state):
+            frames = native_stack(self._workers[rank].pid)
+            where += [f"C frames of rank {rank}, the most recent call first:", *frames] if frames else []
         self._screen.note("\n".join([f"the run may hang: {hung.hang.reason}", *where]))
 
     @property

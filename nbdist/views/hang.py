@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from nbdist.errors import ranks_phrase
 from nbdist.messages import Standing
@@ -25,16 +25,26 @@ def odd_stacks(state: RunState, *, every: bool = False) -> list[str]:
 
     Of a group that stands alike one stack is shown.
     """
-    groups = _groups(state)
-    largest = max(groups, key=lambda phrase: len(groups[phrase]), default="")
     lines: list[str] = []
-    for phrase, ranks in groups.items():
+    for ranks in _odd_groups(state, every=every):
         standing = ranks[0].standing
-        common = phrase == largest and len(groups) > 1 and not every
-        if standing is None or ranks[0].phase in ("finished", "gone") or common:
-            continue
+        assert standing is not None
         lines += [f"stack of {_ranks(ranks)}:", *standing.stack]
     return lines
+
+
+def odd_ranks(state: RunState) -> list[int]:
+    """Of each group of which `odd_stacks` shows a stack the first rank."""
+    return [ranks[0].rank for ranks in _odd_groups(state, every=False)]
+
+
+def _odd_groups(state: RunState, *, every: bool) -> Iterator[Sequence[RankState]]:
+    groups = _groups(state)
+    largest = max(groups, key=lambda phrase: len(groups[phrase]), default="")
+    for phrase, ranks in groups.items():
+        common = phrase == largest and len(groups) > 1 and not every
+        if ranks[0].standing is not None and ranks[0].phase not in ("finished", "gone") and not common:
+            yield ranks
 
 
 def _groups(state: RunState) -> Groups:
