@@ -22,7 +22,7 @@ from nbdist.worker.capture import Outbox
 
 _EVERY_S = 0.1
 _STILL_S = 0.15  # longer inside one call of C code is told at once
-_TELL_EVERY_S = 0.5  # of a thread that moves
+_TELL_EVERY_S = 1.0  # of a thread that moves
 _IDLE_SHARE = 0.03  # of a core: less is waiting, be it by asking again and again
 _MOST_FRAMES = 60
 
@@ -82,14 +82,14 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._pulse = Pulse()
         self._told: tuple[Any, ...] = ()
+        self._told_still = False
         self._told_s = 0.0
         self._cpu_s, self._cpu_at_s = 0.0, 0.0
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """Watch while this block runs, in the main thread."""
-        self._told = ()
-        self._told_s = time.monotonic()
+        self._told, self._told_still, self._told_s = (), False, time.monotonic()
         self._at_work.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="nbdist-watch", daemon=True)
@@ -114,14 +114,14 @@ class Watch:
         since_s = self._pulse.stands_since(now_s)
         still = now_s - since_s >= _STILL_S
         idle = self._idle(now_s)
+        if not still and not self._told_still and now_s - self._told_s < _TELL_EVERY_S:
+            return
         frames = _frames_of_work(self._main)
         place = self._place(frames)
         news = (since_s, idle) if still else (place.cell_line, place.function)
-        was_still = len(self._told) == 3
-        if news == self._told[:2] or not (still or was_still or now_s - self._told_s >= _TELL_EVERY_S):
-            return
-        self._told, self._told_s = (*news, still) if still else news, now_s
-        self._post(frames, place, since_s if still else None, idle=idle)
+        if news != self._told:
+            self._told, self._told_still, self._told_s = news, still, now_s
+            self._post(frames, place, since_s if still else None, idle=idle)
 
     def _post(
         self, frames: Sequence[types.FrameType], place: _Place, since_s: float | None, *, idle: bool
