@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ fork_gate = threading.RLock()
 
 _PAUSE_HARD = 2
 _PATIENCE_S = 1.0
-_OPENMP_LIBRARIES = ("libgomp", "libomp", "libiomp5")
+_OPENMP_LIBRARY = re.compile(r"/.*/lib(?:gomp|omp|iomp5)[^/\n]*$", re.MULTILINE)
 
 # CUDA opens this device when it is initialised, whoever asked for it; NVML does not.
 _CUDA_DEVICE = "/dev/nvidia-uvm"
@@ -214,11 +215,6 @@ def heal() -> None:
 def _loaded_openmp() -> set[str]:
     try:
         with open("/proc/self/maps") as maps:
-            mapped = {
-                line.split(maxsplit=5)[5].strip()
-                for line in maps
-                if any(name in line for name in _OPENMP_LIBRARIES)
-            }
+            return set(_OPENMP_LIBRARY.findall(maps.read()))
     except FileNotFoundError:  # no Linux
         return set()
-    return {path for path in mapped if path.rpartition("/")[2].startswith(_OPENMP_LIBRARIES)}

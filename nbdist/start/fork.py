@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import random
 import sys
@@ -38,7 +39,7 @@ def fork_workers(assignments: Sequence[Assignment], birth: Birth) -> list[Worker
     # What the notebook's files hold in memory is the kernel's to write, once.
     flush_files(birth.twins.known.values())
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # a process without a terminal may have none
+        if isinstance(stream, io.TextIOWrapper):  # an ipykernel's streams have a thread to write, here
             stream.flush()
     ends: list[Ends] = []
     workers: list[Worker] = []

@@ -34,11 +34,6 @@ def _items(obj: Any) -> tuple[Any, ...]:
     return tuple(obj)
 
 
-def parts_of_torch() -> frozenset[str]:
-    """Sub-packages of torch that are imported here; some load only when they are first needed."""
-    return frozenset(name for name in sys.modules if name.startswith("torch.") and name.count(".") == 1)
-
-
 def is_definition(obj: object) -> bool:
     """Whether an object is a function or a class."""
     return issubclass(type(obj), (types.FunctionType, type))
@@ -82,7 +77,7 @@ class Twins:
 
     Attributes:
         names: the namespace as it was when this was made.
-        torch_before: the parts of torch that were imported then.
+        modules: what was imported then.
     """
 
     def __init__(
@@ -95,7 +90,7 @@ class Twins:
     ):
         self.namespace = namespace
         self.names = dict(namespace)
-        self.torch_before = parts_of_torch()
+        self.modules = frozenset(sys.modules)
         self.known = known
         self.labels = labels
         self._keys = {id(obj): key for key, obj in known.items()} if told else None

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from nbdist.messages import Finished, Parcel, Values
 from nbdist.shell import current_shell
 from nbdist.values.parcel import pack
-from nbdist.values.twins import Twins, parts_of_torch
+from nbdist.values.twins import Twins
 from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 
 
@@ -87,9 +88,15 @@ def finished(
             unbound=unbound,
             lost={_title(key, twins): reason for key, reason in lost.items()},
             result_data=data,
-            imported=tuple(parts_of_torch() - twins.torch_before) if rank == 0 else (),
+            imported=_parts_of_torch(twins.modules) if rank == 0 else (),
         ),
     ), fd
+
+
+def _parts_of_torch(before: frozenset[str]) -> tuple[str, ...]:
+    """Sub-packages of torch that the work imported: some load only when they are first needed."""
+    new = sys.modules.keys() - before
+    return tuple(sorted(name for name in new if name.startswith("torch.") and name.count(".") == 1))
 
 
 def nothing_to_hand_over(done: Done, reason: str) -> tuple[Finished, int]:
