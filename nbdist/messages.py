@@ -155,11 +155,14 @@ class Collective:
 
     Attributes:
         name: as in torch.distributed: ``all_reduce``; ``backward`` for DDP's.
-        ranks: who must take part; empty where that is not known.
+        ranks: who must take part; empty where that is not known. Of ``send`` and ``recv`` the sender
+            and the receiver.
+        group: the process group's name, the same on all its ranks.
     """
 
     name: str
     ranks: tuple[int, ...]
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +174,7 @@ class Standing:
         function: the innermost Python function.
         since_s: since when it is inside one call of C code, monotonic; None for one that moves.
         idle: whether it uses next to no CPU there: it waits.
+        alone: whether nothing else moves in its process: no other thread of the work, next to no CPU.
         collective: what it waits in, if that is an operation of several ranks.
         stack: its stack as a traceback's lines, the most recent call last.
     """
@@ -179,6 +183,7 @@ class Standing:
     function: str
     since_s: float | None = None
     idle: bool = False
+    alone: bool = False
     collective: Collective | None = None
     stack: tuple[str, ...] = ()
 
@@ -207,9 +212,11 @@ class Finished:
 
     Attributes:
         time_s: when, monotonic.
+        threads: whether threads that the work has started go on.
     """
 
     outcome: Outcome
+    threads: bool = False
     time_s: float = field(default_factory=time.monotonic)
     failure: Failure | None = None
     values: Values | None = None

@@ -42,6 +42,7 @@ class RankState:
         raised: that its work raised, before the whole story is known.
         death: how its process ended while nobody waited for it.
         finished_s: when its work ended, monotonic.
+        threads: whether threads that the work has started go on.
     """
 
     rank: int
@@ -53,6 +54,7 @@ class RankState:
     raised: Raised | None = None
     death: Failure | None = None
     finished_s: float | None = None
+    threads: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +148,8 @@ def _fold_rank(rank: RankState, event: Event) -> RankState:
     if isinstance(event, Stuck) and not rank.stopped:
         return replace(rank, stopped=True, failure=_stuck(rank, event))
     if isinstance(event, Finished):
-        return _finished(replace(rank, phase="finished", finished_s=event.time_s), event)
+        finished = replace(rank, phase="finished", finished_s=event.time_s, threads=event.threads)
+        return _finished(finished, event)
     if isinstance(event, Died):
         if rank.phase == "finished":
             return replace(rank, phase="gone", death=_death(rank, event))

@@ -61,6 +61,64 @@ def test_a_collective_that_a_rank_has_left_ends_the_cell(
     assert kernel.processes() == {}
 
 
+@pytest.mark.parametrize(
+    ("waiting", "name"),
+    [
+        (
+            "work = dist.all_reduce(torch.ones(1), async_op=True)\n    work.wait()",
+            "an asynchronous operation",
+        ),
+        ("dist.irecv(torch.ones(1), src=0).wait()", "an asynchronous operation"),
+    ],
+)
+def test_an_asynchronous_operation_that_a_rank_has_left(
+    kernel: NotebookKernel, waiting: str, name: str
+) -> None:
+    run = kernel.run(f"%%distributed --devices 2\n{IMPORTS}\nif rank == 1:\n    {waiting}")
+    assert f"it waits in {name}, which can never complete: rank 0 finished" in failure_text(run)
+
+
+def test_a_group_that_one_rank_alone_makes(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        f"%%distributed --devices 2 --no-init\n{IMPORTS}\nif rank == 1:\n    dist.init_process_group('gloo')"
+    )
+    expected = "rank 1 of 2 failed at line 4: it waits in init_process_group, which can never complete"
+    assert expected in failure_text(run)
+
+
+LATE = {
+    "gather": "dist.gather(x, [torch.ones(1) for _ in range(3)] if rank == 0 else None, 0)",
+    "scatter": "dist.scatter(x, [torch.ones(1) for _ in range(3)] if rank == 0 else None, 0)",
+    "broadcast": "dist.broadcast(x, 0)",
+    "fire and forget": "work = dist.all_reduce(x, async_op=True)\nif rank != 1:\n    work.wait()\ndel work",
+    "any source": "dist.send(x, 0) if rank else [dist.recv(x) for _ in range(2)]",
+    "thread": "thread = threading.Thread(target=dist.all_reduce, args=(x,))\nthread.start()\n"
+    "if rank != 1:\n    thread.join()\ndel thread",
+    "some make a group": "if rank < 2:\n"
+    "    dist.barrier(dist.new_group([0, 1], use_local_synchronization=True))",
+    "model of some": "pair = dist.new_group([0, 1])\n"
+    "if rank < 2:\n"
+    "    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1), process_group=pair)\n"
+    "    time.sleep(1.5 * rank)\n"
+    "    model(torch.ones(1, 1)).sum().backward()\n"
+    "    del model\n"
+    "del pair",
+    "wait for a child": "if rank == 1:\n    child = os.fork() or (time.sleep(2.5) or os._exit(0))\n    os.wait()",
+}
+
+
+@pytest.mark.parametrize("operation", LATE)
+@pytest.mark.parametrize("late", [1, 2])
+def test_who_is_late_is_waited_for(kernel: NotebookKernel, operation: str, late: int) -> None:
+    """Some ranks have done their part and have finished long before the last one comes."""
+    run = kernel.run(
+        f"%%distributed --devices 3\n{IMPORTS}\nimport os, threading, time\nx = torch.ones(1)\n"
+        f"if rank == {late}:\n    time.sleep(1.5)\n{LATE[operation]}\ndone = world_size"
+    ).check()
+    assert run.stderr == ""
+    assert kernel.value("done") == 3
+
+
 def test_the_rank_with_one_batch_more_is_named(kernel: NotebookKernel) -> None:
     run = kernel.run(
         f"""
@@ -255,6 +313,7 @@ def waits_in(name: str, ranks: tuple[int, ...], since_s: float, *, idle: bool = 
         function="wait",
         since_s=since_s,
         idle=idle,
+        alone=idle,
         collective=Collective(name=name, ranks=ranks),
     )
 
@@ -294,15 +353,15 @@ def test_a_rank_that_computes_does_not_wait() -> None:
 def test_different_groups_are_no_mismatch() -> None:
     state = state_of(waits_in("barrier", (0, 2), 0.0), waits_in("all_reduce", (0, 1, 2), 0.0), MOVES)
     assert kind_of_hang(state, 20) is None
-    state = state_of(waits_in("barrier", (0, 1, 2), 0.0), waits_in("all_reduce", (0, 1, 2), 1.0), MOVES)
+    state = state_of(waits_in("barrier", (0, 1), 0.0), waits_in("all_reduce", (0, 1), 1.0), MOVES)
     assert (kind_of_hang(state, 5.9), kind_of_hang(state, 6)) == (None, "mismatched")
 
 
 def test_a_circle_of_any_length_is_a_mismatch() -> None:
-    circle = [waits_in("recv", (rank, (rank + 1) % 3), 0.0) for rank in range(3)]
+    circle = [waits_in("recv", ((rank + 1) % 3, rank), 0.0) for rank in range(3)]
     assert kind_of_hang(state_of(*circle), 6) == "mismatched"
     assert kind_of_hang(state_of(*circle[:2], MOVES), 6) is None
-    state = state_of(waits_in("barrier", (0, 1, 2), 0.0), waits_in("recv", (1, 0), 0.0), MOVES)
+    state = state_of(waits_in("barrier", (0, 1), 0.0), waits_in("recv", (0, 1), 0.0), MOVES)
     hang = find_hang(state, 6, 30)
     assert hang is not None
     assert hang.reason == (
@@ -310,8 +369,28 @@ def test_a_circle_of_any_length_is_a_mismatch() -> None:
     )
 
 
+def test_two_that_both_receive_wait_for_each_other() -> None:
+    state = state_of(waits_in("recv", (1, 0), 0.0), waits_in("recv", (0, 1), 0.0))
+    assert kind_of_hang(state, 6) == "mismatched"
+
+
+def test_nobody_waits_in_vain_while_a_member_is_on_its_way() -> None:
+    """It may be released without those that have finished: a `broadcast` does not wait for all."""
+    finished = Finished(outcome="ok", time_s=0.0)
+    assert kind_of_hang(state_of(waits_in("broadcast", (0, 1, 2), 0.0), finished, MOVES), 20) is None
+    late = waits_in("broadcast", (0, 1, 2), 19.0)
+    assert kind_of_hang(state_of(waits_in("broadcast", (0, 1, 2), 0.0), finished, late), 20) == "left"
+    waiting = (waits_in("gather", (0, 1, 2), 0.0), waits_in("barrier", (0, 1, 2), 0.0))
+    assert kind_of_hang(state_of(*waiting, MOVES), 20) is None
+
+
+def test_a_finished_rank_whose_threads_go_on_has_not_left() -> None:
+    state = state_of(waits_in("barrier", (0, 1), 0.0), Finished(outcome="ok", time_s=0.0, threads=True))
+    assert kind_of_hang(state, 20) is None
+
+
 def test_a_send_and_its_recv_are_one() -> None:
-    state = state_of(waits_in("send", (0, 1), 0.0), waits_in("recv", (1, 0), 0.0))
+    state = state_of(waits_in("send", (0, 1), 0.0), waits_in("recv", (0, 1), 0.0))
     assert kind_of_hang(state, 20) is None
 
 

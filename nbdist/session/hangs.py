@@ -1,13 +1,13 @@
 """Whether a run hangs: pure, from what is known of the ranks.
 
-Certain is a collective that lacks a rank which has finished: it can never complete. Ranks that wait for each
-other in different collectives, and ranks that stand still for long, are likely to hang.
+Certain is a collective to which nobody is on the way any more: its other members have finished. Ranks that
+wait for each other in different collectives, and ranks that stand still for long, are likely to hang.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,8 @@ from nbdist.state import RankState, RunState
 
 # How long a rank must wait until what it waits in counts.
 _LEFT_S = 0.5
-_LEFT_BACKWARD_S = 2.0  # it may also wait for something else there
+_LEFT_VAGUE_S = 2.0
+_VAGUE = ("backward", "an asynchronous operation")  # where it may also wait for something else
 _MISMATCH_S = 5.0
 
 
@@ -49,7 +50,7 @@ def find_hang(state: RunState, now_s: float, timeout_s: float) -> Hang | None:
         timeout_s: how long a rank may stand still; 0 for ever.
     """
     still = [(rank, rank.standing) for rank in state.ranks if _stands(rank) and rank.standing is not None]
-    for found in (_left(state, still, now_s), _mismatched(still, now_s)):
+    for found in (_left(state, still, now_s), _mismatched(state, still, now_s)):
         if found is not None:
             return found
     return _still_for_long(still, now_s, timeout_s)
@@ -63,10 +64,10 @@ def next_look_s(state: RunState, now_s: float, timeout_s: float) -> float | None
 
 def _moments(rank: RankState, timeout_s: float) -> Iterator[float]:
     if _stands(rank) and rank.standing is not None and rank.standing.since_s is not None:
-        waits = (_LEFT_S, _LEFT_BACKWARD_S, _MISMATCH_S, *([timeout_s] if timeout_s else []))
+        waits = (_LEFT_S, _LEFT_VAGUE_S, _MISMATCH_S, *([timeout_s] if timeout_s else []))
         yield from (rank.standing.since_s + wait_s for wait_s in waits)
     if rank.finished_s is not None:
-        yield from (rank.finished_s + wait_s for wait_s in (_LEFT_S, _LEFT_BACKWARD_S))
+        yield from (rank.finished_s + wait_s for wait_s in (_LEFT_S, _LEFT_VAGUE_S))
 
 
 def _stands(rank: RankState) -> bool:
@@ -77,42 +78,57 @@ def _stands(rank: RankState) -> bool:
 _Still = list[tuple[RankState, Standing]]
 
 
-def _waiting(still: _Still, now_s: float, for_s: float) -> Iterable[tuple[RankState, Standing, str]]:
-    """Ranks that have waited in a collective for some time, with its name."""
-    for rank, standing in still:
-        if standing.collective is not None and standing.idle and _time_still(standing, now_s) >= for_s:
-            yield rank, standing, standing.collective.name
+def _waiting(still: _Still, now_s: float, for_s: float) -> dict[int, Standing]:
+    """Ranks that have done nothing but wait in a collective for some time."""
+    return {
+        rank.rank: standing
+        for rank, standing in still
+        if standing.collective is not None
+        and standing.idle
+        and standing.alone
+        and _time_still(standing, now_s) >= for_s
+    }
 
 
 def _left(state: RunState, still: _Still, now_s: float) -> Hang | None:
-    """A collective that a rank has left for good."""
-    for _, standing, name in _waiting(still, now_s, _LEFT_S):
-        patience_s = _LEFT_BACKWARD_S if name == "backward" else _LEFT_S
-        gone = [rank for rank in _members(standing) if _has_left(state.ranks[rank], now_s - patience_s)]
-        if gone and _time_still(standing, now_s) >= patience_s:
-            meeting = _meeting(standing)
-            with_it = (rank for rank, where, _ in _waiting(still, now_s, 0.0) if _meeting(where) == meeting)
-            reason = f"it waits in {name}, which can never complete: {ranks_phrase(gone)} finished without it"
-            return Hang("left", tuple(rank.rank for rank in with_it), reason)
+    """A collective whose members all wait in it, or have finished: nobody is on the way to it.
+
+    One that has finished may have done its part all the same (a `broadcast` does not wait for all), but
+    then those that wait are released as soon as the last one comes.
+    """
+    for standing in _waiting(still, now_s, _LEFT_S).values():
+        name, meeting = _name(standing), _meeting(standing)
+        patience_s = _LEFT_S if name not in _VAGUE else _LEFT_VAGUE_S
+        waiting = _waiting(still, now_s, patience_s)
+        with_it = tuple(rank for rank in waiting if _meeting(waiting[rank]) == meeting)
+        others = [state.ranks[rank] for rank in _members(standing) if rank not in with_it]
+        if with_it and others and all(_has_left(other, now_s - patience_s) for other in others):
+            gone = ranks_phrase([other.rank for other in others])
+            return Hang(
+                "left", with_it, f"it waits in {name}, which can never complete: {gone} finished without it"
+            )
     return None
 
 
 def _has_left(rank: RankState, before_s: float) -> bool:
-    return rank.phase == "finished" and rank.finished_s is not None and rank.finished_s <= before_s
+    if rank.finished_s is None or rank.phase != "finished" or rank.threads:
+        return False
+    return rank.finished_s <= before_s
 
 
-def _mismatched(still: _Still, now_s: float) -> Hang | None:
-    """Ranks that wait for each other in different collectives."""
-    waiting = {rank.rank: standing for rank, standing, _ in _waiting(still, now_s, _MISMATCH_S)}
+def _mismatched(state: RunState, still: _Still, now_s: float) -> Hang | None:
+    """Ranks that wait for each other in different collectives, while nobody is on the way to these."""
+    waiting = _waiting(still, now_s, _MISMATCH_S)
     waits_for = {
-        rank: [
-            other
-            for other in _members(standing)
-            if other != rank and other in waiting and _meeting(waiting[other]) != _meeting(standing)
-        ]
+        rank: [other for other in _members(standing) if other != rank and other in waiting]
         for rank, standing in waiting.items()
+        if all(other in waiting or state.ranks[other].finished_s is not None for other in _members(standing))
     }
-    circle = min((_circle(rank, waits_for) for rank in waiting), key=_length, default=())
+    waits_for = {
+        rank: [other for other in others if _meeting(waiting[other]) != _meeting(waiting[rank])]
+        for rank, others in waits_for.items()
+    }
+    circle = min((_circle(rank, waits_for) for rank in waits_for), key=_length, default=())
     if not circle:
         return None
     places = [f"rank {rank} waits in {_name(waiting[rank])}{_at(waiting[rank])}" for rank in circle]
@@ -126,7 +142,7 @@ def _circle(start: int, waits_for: Mapping[int, Sequence[int]]) -> tuple[int, ..
     seen: set[int] = set()
     while paths:
         path = paths.pop(0)
-        for other in waits_for[path[-1]]:
+        for other in waits_for.get(path[-1], ()):
             if other == start:
                 return path
             if other not in seen:
@@ -147,10 +163,11 @@ def _members(standing: Standing) -> tuple[int, ...]:
     return standing.collective.ranks if standing.collective is not None else ()
 
 
-def _meeting(standing: Standing) -> tuple[str, frozenset[int]]:
+def _meeting(standing: Standing) -> tuple[str, tuple[int, ...], str]:
     """The same for all who take part: a `send` meets its `recv`."""
-    name = _name(standing)
-    return "recv" if name == "send" else name, frozenset(_members(standing))
+    assert standing.collective is not None
+    name = "recv" if standing.collective.name == "send" else standing.collective.name
+    return name, standing.collective.ranks, standing.collective.group
 
 
 def _still_for_long(still: _Still, now_s: float, timeout_s: float) -> Hang | None:

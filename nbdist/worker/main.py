@@ -29,7 +29,7 @@ from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import finished, nothing_to_hand_over
 from nbdist.worker.hints import hint_for, is_consequence
 from nbdist.worker.leaving import leave
-from nbdist.worker.threads import share_cores
+from nbdist.worker.threads import share_cores, threads_of_work
 from nbdist.worker.watch import Watch
 from nbdist.worker.work import CallWork, Done, Wanted, Work, formatted
 
@@ -47,7 +47,7 @@ class Rank:
         self._done = Done()
         self._notebooks_own: dict[str, Any] = {}
         self._still_lent: dict[str, Any] = {}
-        self._watch = Watch(twins.namespace, assignment.rank, self._outbox)
+        self._watch = Watch(twins.namespace, assignment, self._outbox)
 
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
@@ -176,6 +176,7 @@ class Rank:
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)
         message, fd = built
+        message = replace(message, threads=bool(threads_of_work()))
         if message.outcome == "interrupted" and not interrupts.came():
             message = replace(message, outcome="failed")  # an interrupt that nobody sent is the cell's own
         if message.outcome == "failed":

@@ -1,10 +1,17 @@
-"""The machine's cores, shared out among ranks."""
+"""Threads of a rank: its share of the machine's cores, and those that the work has started."""
 
 from __future__ import annotations
 
 import os
+import threading
 
 from nbdist.devices import usable_cpu_count
+
+
+def threads_of_work() -> list[str]:
+    """Names of threads that the user's code has started, that go on, and that a program's end waits for."""
+    main = threading.main_thread()
+    return [thread.name for thread in threading.enumerate() if thread is not main and not thread.daemon]
 
 
 def share_cores(world_size: int) -> None:

@@ -16,20 +16,21 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from nbdist.messages import Collective, Standing
+from nbdist.messages import Assignment, Collective, Standing
 from nbdist.shell import place_text
 from nbdist.worker.capture import Outbox
+from nbdist.worker.collectives import collective_in, module_of
+from nbdist.worker.threads import threads_of_work
 
 _EVERY_S = 0.1
 _STILL_S = 0.15  # longer inside one call of C code is told at once
 _TELL_EVERY_S = 1.0  # of a thread that moves
 _IDLE_SHARE = 0.03  # of a core: less is waiting, be it by asking again and again
+_QUIET_SHARE = 0.05  # of a core for the whole process: nothing is on its way to or from another rank
 _MOST_FRAMES = 60
 
 _MACHINERY = ("IPython.", "ipykernel.", "nbdist.")
 _WORK = ("nbdist.worker.work", "nbdist.worker.notebook")  # runs the user's code
-_C10D = "torch.distributed.distributed_c10d"
-_DDP = "torch.nn.parallel.distributed"
 
 
 class Pulse:
@@ -65,17 +66,31 @@ class _Place(NamedTuple):
     collective: Collective | None
 
 
+class _Share:
+    """What share of a core a clock of CPU time has counted since it was last asked."""
+
+    def __init__(self, clock: int):
+        self._clock = clock
+        self._cpu_s, self._at_s = 0.0, 0.0
+
+    def since_last(self, now_s: float) -> float:
+        cpu_s = time.clock_gettime(self._clock)
+        used_s, passed_s = cpu_s - self._cpu_s, now_s - self._at_s
+        self._cpu_s, self._at_s = cpu_s, now_s
+        return used_s / passed_s if passed_s else 1.0
+
+
 class Watch:
     """Watches the main thread while it works.
 
     Args:
         namespace: the notebook's; a frame on it at module level is the cell's.
-        rank: who waits in the collectives.
+        assignment: who waits in the collectives.
     """
 
-    def __init__(self, namespace: dict[str, Any], rank: int, outbox: Outbox):
+    def __init__(self, namespace: dict[str, Any], assignment: Assignment, outbox: Outbox):
         self._namespace = namespace
-        self._rank = rank
+        self._assignment = assignment
         self._outbox = outbox
         self._main = threading.main_thread().ident or 0
         self._at_work = threading.Event()
@@ -84,7 +99,8 @@ class Watch:
         self._told: tuple[Any, ...] = ()
         self._told_still = False
         self._told_s = 0.0
-        self._cpu_s, self._cpu_at_s = 0.0, 0.0
+        self._cpu = _Share(time.pthread_getcpuclockid(self._main))
+        self._cpu_of_all = _Share(time.CLOCK_PROCESS_CPUTIME_ID)
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -108,23 +124,30 @@ class Watch:
     def tell(self) -> None:
         """Tell the kernel now, from whatever thread: something is about to move the main thread."""
         frames = _frames_of_work(self._main)
-        self._post(frames, self._place(frames), self._pulse.seen_s, idle=True)
+        self._post(frames, self._place(frames), self._pulse.seen_s, idle=True, alone=False)
 
     def _look(self, now_s: float) -> None:
         since_s = self._pulse.stands_since(now_s)
         still = now_s - since_s >= _STILL_S
-        idle = self._idle(now_s)
+        idle = self._cpu.since_last(now_s) < _IDLE_SHARE
+        alone = self._cpu_of_all.since_last(now_s) < _QUIET_SHARE and not threads_of_work()
         if not still and not self._told_still and now_s - self._told_s < _TELL_EVERY_S:
             return
         frames = _frames_of_work(self._main)
         place = self._place(frames)
-        news = (since_s, idle) if still else (place.cell_line, place.function)
+        news = (since_s, idle, alone) if still else (place.cell_line, place.function)
         if news != self._told:
             self._told, self._told_still, self._told_s = news, still, now_s
-            self._post(frames, place, since_s if still else None, idle=idle)
+            self._post(frames, place, since_s if still else None, idle=idle, alone=alone)
 
     def _post(
-        self, frames: Sequence[types.FrameType], place: _Place, since_s: float | None, *, idle: bool
+        self,
+        frames: Sequence[types.FrameType],
+        place: _Place,
+        since_s: float | None,
+        *,
+        idle: bool,
+        alone: bool,
     ) -> None:
         still = since_s is not None
         self._outbox.post(
@@ -133,17 +156,11 @@ class Watch:
                 function=place.function,
                 since_s=since_s,
                 idle=still and idle,
+                alone=still and alone,
                 collective=place.collective if still else None,
                 stack=_stack(frames),
             )
         )
-
-    def _idle(self, now_s: float) -> bool:
-        """Whether the main thread has used next to no CPU since the last look."""
-        cpu_s = time.clock_gettime(time.pthread_getcpuclockid(self._main))
-        used_s, passed_s = cpu_s - self._cpu_s, now_s - self._cpu_at_s
-        self._cpu_s, self._cpu_at_s = cpu_s, now_s
-        return used_s < _IDLE_SHARE * passed_s
 
     def _place(self, frames: Sequence[types.FrameType]) -> _Place:
         cell_line = next(
@@ -154,63 +171,23 @@ class Watch:
             ),
             None,
         )
-        users = (frame.f_code.co_name for frame in frames if not _module(frame).startswith(_MACHINERY))
-        return _Place(cell_line, next(users, ""), _collective(frames, self._rank))
+        users = (frame.f_code.co_name for frame in frames if not module_of(frame).startswith(_MACHINERY))
+        return _Place(cell_line, next(users, ""), collective_in(frames, self._assignment))
 
 
 def _frames_of_work(thread: int) -> list[types.FrameType]:
     """A thread's frames in the user's code, the innermost first."""
     found = []
     frame = sys._current_frames().get(thread)
-    while frame is not None and not _module(frame).startswith(_WORK):
+    while frame is not None and not module_of(frame).startswith(_WORK):
         found.append(frame)
         frame = frame.f_back
     return found
 
 
-def _module(frame: types.FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
-
-
-def _collective(frames: Sequence[types.FrameType], rank: int) -> Collective | None:
-    """What operation of several ranks the innermost frames are inside of."""
-    if not frames:
-        return None
-    if frames[0].f_code.co_name == "_engine_run_backward":
-        return Collective(name="backward", ranks=_members(None))
-    asked = None
-    for frame in frames:
-        module = _module(frame)
-        if not module.startswith(("torch.distributed", _DDP, "nbdist.worker.group")):
-            break
-        if module == _DDP:
-            return Collective(name="DistributedDataParallel", ranks=_members(None))
-        if module == _C10D and not frame.f_code.co_name.startswith("_"):
-            asked = frame
-    return None if asked is None else _described(asked, rank)
-
-
-def _described(frame: types.FrameType, rank: int) -> Collective | None:
-    """A call of torch.distributed by its name and the ranks that must take part in it."""
-    name, given = frame.f_code.co_name, frame.f_locals
-    peer = given.get("src" if name == "recv" else "dst") if name in ("send", "recv") else None
-    members = _members(given.get("group"))
-    return Collective(name=name, ranks=(rank, peer) if isinstance(peer, int) else members)
-
-
-def _members(group: Any) -> tuple[int, ...]:
-    dist = sys.modules["torch.distributed"]
-    if not dist.is_initialized():
-        return ()
-    try:
-        return tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-    except (KeyError, RuntimeError, TypeError, ValueError):  # no group of this rank's
-        return ()
-
-
 def _stack(frames: Sequence[types.FrameType]) -> tuple[str, ...]:
     """A stack as a traceback shows it, the most recent call last, without IPython's frames and ours."""
-    users = [frame for frame in frames if not _module(frame).startswith(_MACHINERY)]
+    users = [frame for frame in frames if not module_of(frame).startswith(_MACHINERY)]
     lines = []
     for frame in reversed(users[:_MOST_FRAMES]):
         code = frame.f_code

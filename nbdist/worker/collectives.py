@@ -1,0 +1,92 @@
+"""Which operation of several ranks a stack is inside of, read from its frames."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from nbdist.messages import Assignment, Collective
+
+_C10D = "torch.distributed.distributed_c10d"
+_DDP = "torch.nn.parallel.distributed"
+_OURS = "nbdist.worker.group"
+_WAIT = re.compile(r"(\w+|\))\s*\.wait\(")
+
+
+def module_of(frame: types.FrameType) -> str:
+    """The name of the module whose code a frame runs."""
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def collective_in(frames: Sequence[types.FrameType], assignment: Assignment) -> Collective | None:
+    """What the innermost frames wait in, if that is an operation of several ranks.
+
+    Args:
+        frames: the innermost first.
+        assignment: of this rank.
+    """
+    if not frames:
+        return None
+    if frames[0].f_code.co_name == "_engine_run_backward":
+        return _described("backward", None)
+    if _waits_for_work(frames[0]):
+        return _described("an asynchronous operation", None)
+    asked = None
+    for frame in frames:
+        module = module_of(frame)
+        if not module.startswith(("torch.distributed", _DDP, _OURS)):
+            break
+        if module == _DDP:
+            return _described("DistributedDataParallel", _group_of_model(frame.f_locals))
+        if module == _C10D and not frame.f_code.co_name.startswith("_"):
+            asked = frame
+    return None if asked is None else _of_call(asked, assignment)
+
+
+def _of_call(frame: types.FrameType, assignment: Assignment) -> Collective:
+    """A call of torch.distributed by its name and the ranks that must take part in it."""
+    name, given = frame.f_code.co_name, frame.f_locals
+    if name == "init_process_group":
+        return Collective(name=name, ranks=tuple(range(assignment.world_size)))
+    if name == "new_group" and given.get("use_local_synchronization") and given.get("ranks"):
+        return Collective(name=name, ranks=tuple(given["ranks"]))
+    described = _described(name, given.get("group"))
+    rank = assignment.rank
+    if name == "send" and isinstance(given.get("dst"), int):
+        return Collective(name=name, ranks=(rank, given["dst"]), group=described.group)
+    if name == "recv" and isinstance(given.get("src"), int):
+        return Collective(name=name, ranks=(given["src"], rank), group=described.group)
+    return described
+
+
+def _described(name: str, group: Any) -> Collective:
+    """An operation on a group; None is the default one."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_initialized():
+        return Collective(name=name, ranks=())
+    group = group or dist.group.WORLD
+    try:
+        ranks = tuple(dist.get_process_group_ranks(group))
+    except (KeyError, RuntimeError, TypeError, ValueError):  # no group of this rank's
+        return Collective(name=name, ranks=())
+    return Collective(name=name, ranks=ranks, group=str(getattr(group, "group_name", "")))
+
+
+def _group_of_model(given: dict[str, Any]) -> Any:
+    return given.get("process_group") or getattr(given.get("self"), "process_group", None)
+
+
+def _waits_for_work(frame: types.FrameType) -> bool:
+    """Whether a frame's line waits for what torch gave back for an asynchronous operation."""
+    if module_of(frame).startswith("torch"):
+        return False
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    for name in _WAIT.findall(line):
+        value = frame.f_locals.get(name, frame.f_globals.get(name))
+        if name == ")" or type(value).__module__.startswith("torch"):
+            return True
+    return False
