@@ -14,9 +14,17 @@ def current_shell() -> Any:
     return ask() if ask is not None else None
 
 
+MODULE = "<module>"
+
+
+def plain_name(function: str) -> str:
+    """A function's name; IPython before 8.13 or so calls a cell's own code ``<cell line: 1>``."""
+    return MODULE if function.startswith("<cell line") else function
+
+
 def place_text(filename: str, line: int, function: str) -> str:
     """A stack's entry, as IPython writes it: ``Cell In[3], line 2, in train``, or with a file's name."""
     compiler = getattr(current_shell(), "compile", None)
     name = getattr(compiler, "format_code_name", lambda _: None)(filename)  # IPython 8.1 and later
     title = " ".join(name) if name is not None else f'File "{filename}"'
-    return f"  {title}, line {line}, in {function}"
+    return f"  {title}, line {line}, in {plain_name(function)}"

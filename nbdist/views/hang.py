@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nbdist.errors import ranks_phrase
 from nbdist.messages import Standing
+from nbdist.shell import MODULE
 from nbdist.state import RankState, RunState
 
 Groups = Mapping[str, Sequence[RankState]]
@@ -89,7 +90,7 @@ def _verb(standing: Standing) -> str:
 
 def _where(standing: Standing) -> str:
     place = f"at line {standing.cell_line} of the cell" if standing.cell_line is not None else ""
-    if standing.collective is not None or standing.function in ("<module>", ""):
+    if standing.collective is not None or standing.function in (MODULE, ""):
         return place
     return f"{place}, in {standing.function}" if place else f"in {standing.function}"
 

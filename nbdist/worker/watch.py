@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from nbdist.messages import Assignment, Collective, Standing
-from nbdist.shell import place_text
+from nbdist.shell import MODULE, place_text, plain_name
 from nbdist.worker.capture import Outbox
 from nbdist.worker.collectives import collective_in, module_of
 from nbdist.worker.threads import threads_of_work
@@ -167,12 +167,12 @@ class Watch:
             (
                 frame.f_lineno
                 for frame in reversed(frames)
-                if frame.f_globals is self._namespace and frame.f_code.co_name == "<module>"
+                if frame.f_globals is self._namespace and plain_name(frame.f_code.co_name) == MODULE
             ),
             None,
         )
         users = (frame.f_code.co_name for frame in frames if not module_of(frame).startswith(_MACHINERY))
-        return _Place(cell_line, next(users, ""), collective_in(frames, self._assignment))
+        return _Place(cell_line, plain_name(next(users, "")), collective_in(frames, self._assignment))
 
 
 def _frames_of_work(thread: int) -> list[types.FrameType]:
