@@ -6,6 +6,7 @@ Longer than 400 lines because the table is one.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
