@@ -91,7 +91,9 @@ class RunState:
     @property
     def broken_off(self) -> bool:
         """Whether a rank failed, or was interrupted by somebody else than the kernel."""
-        return bool(self.failures) or any(rank.outcome == "interrupted" or rank.raised for rank in self.ranks)
+        return bool(self.failures) or any(
+            rank.outcome == "interrupted" or rank.phase == "failing" for rank in self.ranks
+        )
 
     @property
     def failures(self) -> tuple[Failure, ...]:

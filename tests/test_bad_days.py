@@ -237,6 +237,13 @@ def test_exception_groups_are_shown_whole(kernel: NotebookKernel) -> None:
     assert "IPython/core" not in error.text
 
 
+@pytest.mark.parametrize("who", ["True", "rank == 0"])
+def test_a_good_exit_is_a_good_end(kernel: NotebookKernel, who: str) -> None:
+    run = kernel.run(on_two(f"value = rank + 10\nif {who}:\n    sys.exit()\nvalue = 'not left'")).check()
+    assert run.stderr == ""
+    assert kernel.value("value") == 10
+
+
 @pytest.mark.parametrize("status", ["3", "'enough'"])
 def test_an_exit_shows_where(kernel: NotebookKernel, status: str) -> None:
     run = kernel.run(on_two(f"def leave():\n    sys.exit({status})\nleave()"))
@@ -390,6 +397,34 @@ def test_a_small_dev_shm(tmp_path: Path) -> None:
         "/dev/shm, through which worker processes send their batches, holds 1 MiB. Enlarge it "
         "(docker run --shm-size=8g), or use DataLoader(num_workers=0).",
     ], done.stderr
+
+
+def test_no_folder_for_temporary_files(kernel: NotebookKernel) -> None:
+    kernel.run("import tempfile\ntempfile.tempdir = '/proc/nowhere'").check()
+    try:
+        run = kernel.run("%%distributed --devices 2\n1")
+    finally:
+        kernel.run("tempfile.tempdir = None").check()
+    assert run.error is not None
+    assert run.error.ename == "LaunchError"
+    assert "TMPDIR" in run.error.evalue
+
+
+def test_a_path_without_programs(kernel: NotebookKernel) -> None:
+    """The guard finds what it needs, and what ranks started ends."""
+    kernel.run("path = os.environ['PATH']\nos.environ['PATH'] = '/nonexistent'").check()
+    try:
+        kernel.run(on_two("_ = subprocess.Popen(['/bin/sleep', '1000'], start_new_session=True)")).check()
+    finally:
+        kernel.run("os.environ['PATH'] = path").check()
+    poll_until(lambda: kernel.processes() == {}, 10, lambda: f"still there: {kernel.processes()}")
+
+
+def test_an_abort_in_another_thread_shows_where_the_main_thread_was(kernel: NotebookKernel) -> None:
+    cell = "threading.Timer(0.3, os.abort).start()\ntime.sleep(1000)"
+    error = error_of(kernel.run(on_two(cell)))
+    assert error.evalue.startswith("ranks 0-1 of 2 failed at line 3: its process")
+    assert "line 3, in <module>" in error.text
 
 
 def test_a_full_disk_for_the_logs(kernel: NotebookKernel) -> None:

@@ -447,6 +447,10 @@ def test_what_ranks_started_ends_with_them(kernel: NotebookKernel, ending: str) 
     poll_until(lambda: kernel.processes() == {}, 10, lambda: f"still there: {kernel.processes()}")
 
 
+def scratch_of(kernel: NotebookKernel) -> list[Path]:
+    return list((kernel.folder / "tmp").glob("nbdist-*"))
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_nothing_outlives_the_kernel(method: str) -> None:
     with NotebookKernel() as kernel:
@@ -460,6 +464,7 @@ def test_nothing_outlives_the_kernel(method: str) -> None:
         assert len(kernel.processes()) >= 12
         kernel.kill()
         poll_until(lambda: kernel.processes() == {}, 10, lambda: f"still there: {kernel.processes()}")
+        poll_until(lambda: not scratch_of(kernel), 10, lambda: f"still there: {scratch_of(kernel)}")
 
 
 # ── Interrupts ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -598,6 +598,57 @@ TABLE: dict[str, Entry] = {
         " weights.tolist(), corner.tolist(), np.shares_memory(view, weights.numpy()))",
         expected=([[1, 0, 0], [0, 0, 7]], True, True, [0, 2, 2], [[0, 7]], True),
     ),
+    "tensors on a part of an array": Entry(
+        setup="""
+            import numpy as np, torch
+            table = np.zeros((4, 3))
+            row, tail = torch.from_numpy(table[2]), torch.from_numpy(table[3:])
+            """,
+        cell="""
+            row[1] = 7
+            table[3, 0] = 5
+            seen = table[2, 1].item(), tail[0, 0].item()
+            new_row = torch.from_numpy(table[1])
+            fixed = table[0]
+            fixed.flags.writeable = False
+            """,
+        expression="(seen, table.tolist(), row.tolist(), tail.tolist(), new_row.fill_(1).sum().item(),"
+        " table[1].tolist(), fixed.flags.writeable, np.shares_memory(fixed, table))",
+        expected=(
+            (7, 5),
+            [[0, 0, 0], [0, 0, 0], [0, 7, 0], [5, 0, 0]],
+            [0, 7, 0],
+            [[5, 0, 0]],
+            3,
+            [1, 1, 1],
+            False,
+            True,
+        ),
+    ),
+    "classes with slots": Entry(
+        setup="""
+            import dataclasses
+            class Pair:
+                __slots__ = ("left", "__right")
+                def __init__(self, left, right):
+                    self.left, self.__right = left, right
+                def right(self):
+                    return self.__right
+            pair_of_slots = Pair(1, 2)
+            """,
+        cell="""
+            @dataclasses.dataclass(slots=True)
+            class Third:
+                value: int
+            class Fourth(Pair):
+                __slots__ = ()
+            pair_of_slots.left = Third(3)
+            fourth = Fourth(4, 5)
+            """,
+        expression="(pair_of_slots.left.value, pair_of_slots.right(), fourth.right(),"
+        " hasattr(pair_of_slots, '__dict__'), hasattr(fourth, '__dict__'), hasattr(Third(1), '__dict__'))",
+        expected=(3, 2, 5, False, False, False),
+    ),
     "a module that a cell parametrizes": Entry(
         setup="""
             import torch

@@ -15,7 +15,7 @@ from nbdist.start.worker import Worker
 from nbdist.worker.afterfork import last_words_path
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')  # as faulthandler writes it
-_MACHINERY = ("/IPython/", "/nbdist/worker/")
+_RUNS_WORK = ("/IPython/", "/nbdist/worker/work.py", "/nbdist/worker/notebook.py")
 _SYSTEM = Path("/proc/vmstat")
 
 
@@ -53,12 +53,15 @@ class Coroner:
     def _last_words(self, rank: int) -> tuple[str, ...]:
         """Frames of the user's code, the most recent call first."""
         try:
-            lines = Path(last_words_path(self._scratch, rank)).read_text(errors="replace").splitlines()
+            text = Path(last_words_path(self._scratch, rank)).read_text(errors="replace")
         except OSError:  # none was written
             return ()
-        frames = [found.groups() for found in map(_FRAME.match, lines) if found]
-        users = takewhile(lambda frame: not any(part in frame[0] for part in _MACHINERY), frames)
-        return tuple(place_text(file, int(line), function) for file, line, function in users)
+        for thread in text.split("\n\n"):
+            frames = [found.groups() for found in map(_FRAME.match, thread.splitlines()) if found]
+            users = [*takewhile(lambda frame: not any(part in frame[0] for part in _RUNS_WORK), frames)]
+            if users and len(users) < len(frames):  # the main thread, whichever the signal came to
+                return tuple(place_text(file, int(line), function) for file, line, function in users)
+        return ()
 
 
 def _memory_kills() -> int:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from nbdist.errors import ChannelError, ValueLost
+from nbdist.errors import ChannelError, LaunchError, ValueLost
 from nbdist.messages import Assignment, Leave, Parcel, Run, SendAgain
 from nbdist.options import Options
 from nbdist.session.deaths import Coroner
@@ -61,6 +61,15 @@ def where_ranks_stand() -> list[str]:
     ]
 
 
+def _make_scratch() -> str:
+    try:
+        return tempfile.mkdtemp(prefix="nbdist-")
+    except OSError as error:
+        raise LaunchError(
+            f"the ranks need a folder for temporary files: {error}. Set TMPDIR to one that can be written."
+        ) from error
+
+
 class Ranks:
     """Workers of one session.
 
@@ -82,8 +91,8 @@ class Ranks:
         self._screen = screen
         self._make_view = view
         occupy_standard_descriptors()
+        self._scratch = _make_scratch()
         self._port = ReservedPort()
-        self._scratch = tempfile.mkdtemp(prefix="nbdist-")
         self._assignments = [
             replace(assignment, master_port=self._port.number, scratch=self._scratch)
             for assignment in assignments
@@ -110,7 +119,8 @@ class Ranks:
             self._workers = start_workers(method, self._assignments, birth, with_ipython=with_ipython)
             undo.callback(self._end_workers)
             marks = [assignment.mark for assignment in self._assignments]
-            self._guard = Guard(zip((worker.pid for worker in self._workers), marks, strict=True))
+            pids = [worker.pid for worker in self._workers]
+            self._guard = Guard(zip(pids, marks, strict=True), self._scratch)
             undo.callback(self._guard.close)
             self._monitor = Monitor(
                 self._workers,
@@ -244,8 +254,10 @@ class Ranks:
         with self._foreign_code():
             landed = land(arrived, unbound, self._twins, world_size=len(self._workers))
         landed.lost = {**self.lost(), **landed.lost}
-        if 0 in self._ended_by_us and self._interrupts < 2:
-            landed.lost["what rank 0 had changed"] = "it did not come out of its work and was ended"
+        if self.state.ranks[0].phase == "gone" and 0 not in self._arrived and self._interrupts < 2:
+            ended_by_us = 0 in self._ended_by_us
+            reason = "it did not come out of its work and was ended" if ended_by_us else "its process ended"
+            landed.lost["what rank 0 had changed"] = reason
         return landed
 
     def lost(self) -> dict[str, str]:

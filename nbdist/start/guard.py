@@ -13,6 +13,7 @@ import select
 import subprocess
 from collections.abc import Iterable
 
+from nbdist.errors import LaunchError
 from nbdist.messages import RUN_VARIABLE
 
 _PATIENCE_S = 2.0
@@ -51,6 +52,7 @@ while read -r what pid mark; do
     esac
 done
 sweep "$pids" "$marks"
+rm -rf -- "$2"
 """.replace("@VARIABLE@", RUN_VARIABLE)
 
 
@@ -59,20 +61,34 @@ class Guard:
 
     Args:
         workers: the pid and the mark of each.
+        scratch: their folder for temporary files, which is removed at the end.
+
+    Raises:
+        LaunchError: the system allows no more processes.
     """
 
-    def __init__(self, workers: Iterable[tuple[int, str]]):
+    def __init__(self, workers: Iterable[tuple[int, str]], scratch: str):
         self._marks = dict(workers)
-        first = min(self._marks)
-        self._process = subprocess.Popen(
-            ["sh", "-c", _SCRIPT, "nbdist-guard", str(first)],
+        try:
+            self._process = self._start(min(self._marks), scratch)
+        except OSError as error:
+            raise LaunchError(
+                f"the ranks' guard process could not be started: {error}. "
+                "Ask for fewer ranks (--devices), or raise the limit that it names (ulimit -u)."
+            ) from error
+        for pid, mark in self._marks.items():
+            self._say(f"watch {pid} {mark}")
+
+    def _start(self, first_pid: int, scratch: str) -> subprocess.Popen[bytes]:
+        system = {"PATH": f"/usr/bin:/bin:{os.environ.get('PATH', '')}"}  # whatever the notebook has set
+        return subprocess.Popen(
+            ["/bin/sh", "-c", _SCRIPT, "nbdist-guard", str(first_pid), scratch],
+            env={**os.environ, **system},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,  # never written to: it closes when the guard ends
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # a signal to the kernel's group is none to it
         )
-        for pid, mark in self._marks.items():
-            self._say(f"watch {pid} {mark}")
 
     def ended(self, pid: int) -> None:
         """A worker has died: end what it left."""

@@ -11,11 +11,15 @@ from typing import Any
 from cloudpickle import cloudpickle
 
 
-def without_notebooks_code(reduced: Any) -> Any:
+def without_notebooks_code(obj: Any, reduced: Any) -> Any:
     """cloudpickle's way to rebuild a class, with our maker instead of its own."""
-    if isinstance(reduced, tuple) and reduced[0] is cloudpickle._make_skeleton_class:
-        return (_make_class, *reduced[1:])
-    return reduced
+    if not isinstance(reduced, tuple) or reduced[0] is not cloudpickle._make_skeleton_class:
+        return reduced
+    meta, name, bases, body, *rest = reduced[1]
+    # Later they would change nothing. A base such as `NamedTuple`, which is no class, sets its own.
+    if "__slots__" in vars(obj) and types.resolve_bases(bases) == bases:
+        body = {**body, "__slots__": vars(obj)["__slots__"]}
+    return (_make_class, (meta, name, bases, body, *rest), *reduced[2:])
 
 
 def _make_class(

@@ -56,6 +56,10 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._definitions_only = definitions_only
         self._numbers = NumberReducer(twins, by_value=definitions_only)
 
+    def expect(self, objects: Iterable[Any]) -> None:
+        """Objects that may be among the values: what shares their memory is put on it, in any order."""
+        self._numbers.expect(objects)
+
     def persistent_id(self, obj: Any) -> Any:
         if obj is self._twins.namespace:
             return "namespace"
@@ -75,7 +79,7 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = self._numbers.reduce(obj)
         if reduced is not None:
             return reduced
-        return without_notebooks_code(super().reducer_override(obj))
+        return without_notebooks_code(obj, super().reducer_override(obj))
 
 
 class GraphUnpickler(pickle.Unpickler):
@@ -89,7 +93,8 @@ class GraphUnpickler(pickle.Unpickler):
         if pid == "namespace":
             return self._twins.namespace
         if isinstance(pid, tuple):
-            return storage_of(self._twins.known[pid[1]])
+            _, key, offset, size_bytes = pid
+            return storage_of(self._twins.known[key], offset, size_bytes)
         return self._twins.known[pid]
 
 

@@ -7,11 +7,12 @@ named by address and compared by their memory pages (`pages`).
 
 from __future__ import annotations
 
+import bisect
 import copyreg
 import ctypes
 import operator
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -49,6 +50,23 @@ class Buffer:
     def view(self) -> memoryview:
         """The memory itself; valid while its owner lives."""
         return memoryview((ctypes.c_char * self.size_bytes).from_address(self.address)).cast("B")
+
+
+class Spans:
+    """Stretches of memory that do not overlap, to find the one that another lies in."""
+
+    def __init__(self, buffers: Iterable[Buffer]):
+        self._buffers = sorted(buffers, key=lambda buffer: buffer.address)
+        self._addresses = [buffer.address for buffer in self._buffers]
+
+    def around(self, inner: Buffer) -> Buffer | None:
+        """The stretch that holds all of `inner`."""
+        at = bisect.bisect_right(self._addresses, inner.address) - 1
+        if at < 0:
+            return None
+        outer = self._buffers[at]
+        end = outer.address + outer.size_bytes
+        return outer if inner.address + inner.size_bytes <= end else None
 
 
 class Kind:

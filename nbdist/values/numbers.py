@@ -6,9 +6,10 @@ from __future__ import annotations
 import pickle
 import sys
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
-from nbdist.values.kind import Buffer
+from nbdist.values.kind import Buffer, Spans
 from nbdist.values.numeric import array_memory, array_root, leaf_state, set_leaf_state
 from nbdist.values.twins import Twins
 
@@ -29,14 +30,31 @@ class NumberReducer:
         self._by_value = by_value
         self._storages: dict[tuple[str, int, int], Any] = {}
         self._arrays: dict[Buffer, Any] = {}
+        self._spans = Spans(())
         self._alive: list[Any] = []
+
+    def expect(self, objects: Iterable[Any]) -> None:
+        """Arrays that may come later: a tensor on a part of one is put on it even if it comes first."""
+        numpy = sys.modules.get("numpy")
+        for obj in objects:
+            if numpy is not None and type(obj) is numpy.ndarray:
+                root, memory = array_root(obj), array_memory(obj)
+                if memory is not None and root.base is None and _is_plain(root):
+                    self._arrays[memory] = root
+        self._spans = Spans(self._arrays)
 
     def key_of(self, storage: Any) -> Any:
         """Names the notebook's object whose memory this is: a new tensor on it stays a view of it."""
-        if storage.device.type != "cpu" or not storage.nbytes():
+        if storage.device.type != "cpu" or not storage.nbytes() or self._by_value:
             return None
-        key = self._key_at(Buffer(storage.data_ptr(), storage.nbytes()))
-        return None if key is None else ("storage", key)
+        memory = Buffer(storage.data_ptr(), storage.nbytes())
+        key = self._twins.key_at(memory)
+        if key is not None:
+            return ("storage", key, 0, memory.size_bytes)
+        part = self._twins.key_around(memory)
+        if part is None or _is_tensor(self._twins.known[part[0]]):
+            return None
+        return ("storage", *part, memory.size_bytes)
 
     def _key_at(self, memory: Buffer) -> int | None:
         return None if self._by_value else self._twins.key_at(memory)
@@ -55,13 +73,14 @@ class NumberReducer:
         import numpy
 
         memory = array_memory(array)
-        if memory is None or type(array) is not numpy.ndarray or not array.flags.writeable:
+        if memory is None or type(array) is not numpy.ndarray:
             return None
         owner = self._owner(array, memory)
         if owner is None or (isinstance(owner, numpy.ndarray) and not _is_plain(array_root(owner))):
             return None
         offset = array.ctypes.data - memory.address
-        return _make_array, (array.shape, array.dtype, owner, offset, array.strides)
+        layout = (array.shape, array.dtype, owner, offset, array.strides)
+        return _make_array, (*layout, bool(array.flags.writeable))
 
     def _owner(self, array: Any, memory: Buffer) -> Any:
         """Who has the array's memory on the other side; None sends the array by itself."""
@@ -109,8 +128,9 @@ class NumberReducer:
         if not on_cpu.nbytes():
             return _make_storage, (b"",)
         memory = Buffer(on_cpu.data_ptr(), on_cpu.nbytes())
-        if memory in self._arrays:
-            return storage_of, (self._arrays[memory],)
+        outer = memory if memory in self._arrays else self._spans.around(memory)
+        if outer is not None:
+            return storage_of, (self._arrays[outer], memory.address - outer.address, memory.size_bytes)
         return _make_storage, (pickle.PickleBuffer(memory.view()),)
 
 
@@ -137,17 +157,21 @@ def _is_plain(array: Any) -> bool:
     return bool(array.flags.forc and array.flags.writeable and not array.dtype.hasobject)
 
 
-def storage_of(owner: Any) -> Any:
-    """The storage of a tensor, or one on an array's memory."""
+def storage_of(owner: Any, offset: int = 0, size_bytes: int | None = None) -> Any:
+    """The storage of a tensor, or one on a part of an array's memory."""
+    import numpy
     import torch
 
     if isinstance(owner, torch.UntypedStorage):
         return owner
-    tensor = owner if isinstance(owner, torch.Tensor) else torch.from_numpy(owner)
-    return tensor.untyped_storage()
+    if isinstance(owner, torch.Tensor):
+        return owner.untyped_storage()
+    memory = array_root(owner).ravel(order="K").view(numpy.uint8)
+    end = len(memory) if size_bytes is None else offset + size_bytes
+    return torch.from_numpy(memory[offset:end]).untyped_storage()
 
 
-def _make_array(shape: Any, dtype: Any, owner: Any, offset: int, strides: Any) -> Any:
+def _make_array(shape: Any, dtype: Any, owner: Any, offset: int, strides: Any, writeable: bool) -> Any:
     """An array on the memory of another, or of a tensor."""
     import numpy
 
@@ -157,7 +181,9 @@ def _make_array(shape: Any, dtype: Any, owner: Any, offset: int, strides: Any) -
         import torch
 
         memory = torch.empty(0, dtype=torch.uint8).set_(storage_of(owner)).numpy()
-    return numpy.ndarray(shape, dtype, memory, offset, strides)
+    array = numpy.ndarray(shape, dtype, memory, offset, strides)
+    array.flags.writeable = writeable
+    return array
 
 
 def _make_storage(data: Any) -> Any:

@@ -51,6 +51,8 @@ def pack(
     while True:
         stream = io.BytesIO()
         pickler = GraphPickler(stream, twins, definitions_only=definitions_only)
+        if echo is not None:
+            pickler.expect(echo.values())
         frames: list[tuple[str, int, int]] = []
         failed = _dump_all({k: v for k, v in values.items() if k not in lost}, pickler, stream, frames)
         if not failed:

@@ -19,7 +19,7 @@ from typing import Any
 
 from nbdist.cell import names_read_by
 from nbdist.values.foreign import Refusal, call_foreign
-from nbdist.values.kind import ATOMS, Buffer, Content, Kind
+from nbdist.values.kind import ATOMS, Buffer, Content, Kind, Spans
 from nbdist.values.kinds import KindCache, kind_of
 from nbdist.values.pages import MemoryWatch
 
@@ -98,6 +98,7 @@ class Twins:
         self._before_plain: dict[int, tuple[Any, ...]] = {}
         self._memory: dict[int, Buffer] = {}
         self._at: dict[Buffer, int] = {}
+        self._spans: Spans | None = None
         self._watch = MemoryWatch()
         kinds = KindCache()
         with without_gc():
@@ -128,6 +129,14 @@ class Twins:
         """The key of an object of the notebook that this memory still belongs to."""
         key = self._at.get(memory)
         return key if key is not None and self._still_has(key) else None
+
+    def key_around(self, memory: Buffer) -> tuple[int, int] | None:
+        """As `key_at` for memory that lies inside an object's: its key, and where in it, in bytes."""
+        if self._spans is None:
+            self._spans = Spans(self._at)
+        outer = self._spans.around(memory)
+        key = self.key_at(outer) if outer is not None else None
+        return (key, memory.address - outer.address) if key is not None and outer is not None else None
 
     def _still_has(self, key: int) -> bool:
         return kind_of(self.known[key]).memory(self.known[key]) == self._memory[key]

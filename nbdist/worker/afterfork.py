@@ -80,7 +80,7 @@ def last_words_path(scratch: str, rank: int) -> str:
 
 def note_last_words(scratch: str, rank: int) -> None:
     """Write the stack there at SIGSEGV, SIGFPE, SIGABRT, SIGBUS and SIGILL."""
-    faulthandler.enable(open(last_words_path(scratch, rank), "w"), all_threads=False)  # noqa: SIM115
+    faulthandler.enable(open(last_words_path(scratch, rank), "w"))  # noqa: SIM115
 
 
 def _reset_signals() -> None:

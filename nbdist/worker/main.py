@@ -31,7 +31,7 @@ from nbdist.worker.hints import hint_for, is_consequence
 from nbdist.worker.leaving import leave
 from nbdist.worker.threads import share_cores, threads_of_work
 from nbdist.worker.watch import Watch
-from nbdist.worker.work import CallWork, Done, Wanted, Work, formatted
+from nbdist.worker.work import CallWork, Done, Wanted, Work, formatted, is_good_exit
 
 
 class Rank:
@@ -101,7 +101,7 @@ class Rank:
             with interrupts.listening(True):
                 return step()
         except BaseException as error:  # noqa: BLE001
-            if isinstance(error, SystemExit) and not error.code:  # sys.exit(): done, says torchrun
+            if is_good_exit(error):
                 return Done()
             if interrupts.came():  # a consequence, whatever it is: nobody reads its traceback
                 return Done(error=error)

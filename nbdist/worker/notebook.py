@@ -23,7 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbdist.messages import Display, Raised
 from nbdist.worker import interrupts
 from nbdist.worker.capture import Outbox
-from nbdist.worker.work import Done, formatted, is_group, line_in, without_our_end
+from nbdist.worker.work import Done, formatted, is_good_exit, is_group, line_in, without_our_end
 
 _WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
@@ -157,7 +157,7 @@ def run_cell(text: str) -> Done:
     outcome = shell.run_cell(text, store_history=False)
     error = outcome.error_before_exec or outcome.error_in_exec
     shown = tracebacks.end(error)
-    if error is None or (isinstance(error, SystemExit) and not error.code):  # sys.exit(): done, says torchrun
+    if error is None or is_good_exit(error):
         return Done(result=hook.value)
     return Done(error=error, traceback=shown, cell_line=_cell_line(error, shell.user_ns))
 
@@ -192,7 +192,7 @@ class _Tracebacks:
         if interrupts.came() or error is None:  # the rank is expected to hand over what it has
             return
         ends_cell = self._depth == 1 and (kwargs.get("running_compiled_code") or kwargs.get("exception_only"))
-        if ends_cell:
+        if ends_cell and not is_good_exit(error):
             self._outbox.post(Raised(type_name=type(error).__name__))  # its traceback may take a while
         with interrupts.listening(False):
             if isinstance(error, SystemExit) or is_group(error):  # IPython would print of them itself

@@ -156,6 +156,11 @@ def formatted(error: BaseException) -> list[str]:
     return "".join(text).splitlines() if not isinstance(text, Refusal) else []
 
 
+def is_good_exit(error: BaseException) -> bool:
+    """``sys.exit()``: the work is done, says torchrun."""
+    return isinstance(error, SystemExit) and not error.code
+
+
 def is_group(error: BaseException) -> bool:
     """Whether it holds several exceptions (Python 3.11 and later), which IPython does not format."""
     return isinstance(error, getattr(builtins, "BaseExceptionGroup", ()))
