@@ -119,6 +119,17 @@ def test_who_is_late_is_waited_for(kernel: NotebookKernel, operation: str, late:
     assert kernel.value("done") == 3
 
 
+@pytest.mark.parametrize("busy", ["sum(range(10**8))", "sorted(range(10**7), key=lambda n: -n) and None"])
+def test_a_rank_that_moved_on_into_c_code_is_not_taken_for_waiting(kernel: NotebookKernel, busy: str) -> None:
+    """Its watching thread cannot say so while C code keeps Python from running."""
+    run = kernel.run(
+        f"%%distributed --devices 2\n{IMPORTS}\nimport time\n"
+        f"if rank == 0:\n    time.sleep(0.5)\ndist.barrier()\nif rank == 1:\n    {busy}\ndone = world_size"
+    ).check()
+    assert run.stderr == ""
+    assert kernel.value("done") == 2
+
+
 def test_the_rank_with_one_batch_more_is_named(kernel: NotebookKernel) -> None:
     run = kernel.run(
         f"""

@@ -21,8 +21,9 @@ from queue import SimpleQueue
 from nbdist.errors import ChannelError
 from nbdist.messages import Died, Display, Event, Finished, Stream, Stuck, Text, Values, Wrote
 from nbdist.session.deaths import Coroner
-from nbdist.session.hangs import Hang, find_hang, next_look_s
+from nbdist.session.hangs import Hang
 from nbdist.session.logs import RunLogs
+from nbdist.session.lookout import Lookout
 from nbdist.start.worker import Worker
 from nbdist.state import RunState, first_state, fold, next_run, stop_working
 from nbdist.views.text import Item, TextView
@@ -76,8 +77,8 @@ class Monitor(threading.Thread):
 
     Args:
         coroner: finds out how a worker ended.
-        hang_timeout_s: how long a rank may stand still without a word about it; 0 for ever.
-        stop_hangs: whether such a run is stopped.
+        lookout: finds hangs.
+        stop_hangs: whether a run that may hang is stopped.
     """
 
     def __init__(
@@ -86,8 +87,8 @@ class Monitor(threading.Thread):
         logs: RunLogs,
         inbox: SimpleQueue[Note],
         coroner: Coroner,
+        lookout: Lookout,
         *,
-        hang_timeout_s: float,
         stop_hangs: bool,
     ):
         super().__init__(name="nbdist-monitor", daemon=True)
@@ -95,15 +96,13 @@ class Monitor(threading.Thread):
         self._logs = logs
         self._inbox = inbox
         self._coroner = coroner
-        self._hang_timeout_s = hang_timeout_s
+        self._lookout = lookout
         self._stop_hangs = stop_hangs
-        self._hang_told: str | None = None
         self._mute_s: dict[int, float] = {}
         self._lock = threading.Lock()
         self.state = first_state(len(workers))
         self._view: TextView | None = None
         self._shown_s = 0.0
-        self._selector = selectors.DefaultSelector()
         self._decoders: dict[int, codecs.IncrementalDecoder] = {}
 
     def begin(self, view: TextView, *, first: bool) -> None:
@@ -121,6 +120,7 @@ class Monitor(threading.Thread):
 
     def run(self) -> None:
         """Read until the last worker has been reaped; a fault of ours reaches the main thread."""
+        self._selector = selectors.DefaultSelector()
         try:
             self._read_all()
         except BaseException as error:
@@ -160,7 +160,7 @@ class Monitor(threading.Thread):
     def _patience_s(self) -> float | None:
         """How long nothing needs doing: until what waits may be shown, or a hang may be found."""
         now_s = time.monotonic()
-        due = [next_look_s(self.state, now_s, self._hang_timeout_s)]
+        due = [self._lookout.next_look_s(self.state, now_s)]
         due += [since_s + _MUTE_S for since_s in self._mute_s.values()]
         shown_s = self._view.next_due_s() if self._view is not None else None
         if shown_s is not None:
@@ -242,12 +242,8 @@ class Monitor(threading.Thread):
 
     def _look_for_hang(self) -> None:
         now_s = time.monotonic()
-        hang = find_hang(self.state, now_s, self._hang_timeout_s)
-        kind = hang.kind if hang is not None else None
-        if kind == self._hang_told:
-            return
-        self._hang_told = kind
-        if hang is None or self.state.broken_off:
+        hang = self._lookout.look(self.state, now_s)
+        if hang is None:
             return
         if not hang.certain and not self._stop_hangs:
             self._inbox.put(Hung(self.state, hang))

@@ -23,6 +23,7 @@ from nbdist.messages import Assignment, Leave, Parcel, Run, SendAgain
 from nbdist.options import Options
 from nbdist.session.deaths import Coroner
 from nbdist.session.logs import RunLogs
+from nbdist.session.lookout import Lookout
 from nbdist.session.monitor import Arrived, Broken, Hung, Interrupted, Monitor, Note, Show
 from nbdist.session.native import native_stack
 from nbdist.session.port import ReservedPort
@@ -127,12 +128,17 @@ class Ranks:
                 self.logs,
                 self._inbox,
                 Coroner(self._scratch, self._guard),
-                hang_timeout_s=self._options.hang_timeout,
+                Lookout(self._workers, self._options.hang_timeout),
                 stop_hangs=self._options.on_hang == "stop",
             )
+            self._monitor.begin(self._make_view(str(self.logs.folder)), first=True)
+            try:
+                self._monitor.start()
+            except RuntimeError as error:  # no more threads
+                raise LaunchError(
+                    f"{error}. Raise the limit of processes and threads (ulimit -u)."
+                ) from error
             undo.pop_all()
-        self._monitor.begin(self._make_view(str(self.logs.folder)), first=True)
-        self._monitor.start()
         running.append(self)
 
     def _give_back(self) -> None:

@@ -22,6 +22,11 @@ def module_of(frame: types.FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
+def line_of(frame: types.FrameType) -> int:
+    """The line that a frame is at; of code that belongs to no line, the function's first."""
+    return frame.f_lineno or frame.f_code.co_firstlineno  # None there, whatever the type says
+
+
 def collective_in(frames: Sequence[types.FrameType], assignment: Assignment) -> Collective | None:
     """What the innermost frames wait in, if that is an operation of several ranks.
 
@@ -84,7 +89,7 @@ def _waits_for_work(frame: types.FrameType) -> bool:
     """Whether a frame's line waits for what torch gave back for an asynchronous operation."""
     if module_of(frame).startswith("torch"):
         return False
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    line = linecache.getline(frame.f_code.co_filename, line_of(frame), frame.f_globals)
     for name in _WAIT.findall(line):
         value = frame.f_locals.get(name, frame.f_globals.get(name))
         if name == ")" or type(value).__module__.startswith("torch"):

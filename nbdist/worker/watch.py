@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from nbdist.messages import Assignment, Collective, Standing
 from nbdist.shell import MODULE, place_text, plain_name
 from nbdist.worker.capture import Outbox
-from nbdist.worker.collectives import collective_in, module_of
+from nbdist.worker.collectives import collective_in, line_of, module_of
 from nbdist.worker.threads import threads_of_work
 
 _EVERY_S = 0.1
@@ -165,7 +165,7 @@ class Watch:
     def _place(self, frames: Sequence[types.FrameType]) -> _Place:
         cell_line = next(
             (
-                frame.f_lineno
+                line_of(frame)
                 for frame in reversed(frames)
                 if frame.f_globals is self._namespace and plain_name(frame.f_code.co_name) == MODULE
             ),
@@ -191,8 +191,8 @@ def _stack(frames: Sequence[types.FrameType]) -> tuple[str, ...]:
     lines = []
     for frame in reversed(users[:_MOST_FRAMES]):
         code = frame.f_code
-        lines.append(place_text(code.co_filename, frame.f_lineno, code.co_name))
-        text = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
+        lines.append(place_text(code.co_filename, line_of(frame), code.co_name))
+        text = linecache.getline(code.co_filename, line_of(frame), frame.f_globals).strip()
         if text:
             lines.append(f"    {text}")
     return tuple(lines)
