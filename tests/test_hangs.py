@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from notebook_kernel import CellRun, NotebookKernel
@@ -255,7 +257,8 @@ def test_ranks_that_stand_still_are_reported_once_and_waited_for(kernel: Noteboo
 
 
 def test_c_frames_are_shown_where_they_can_be_had(kernel: NotebookKernel) -> None:
-    tried = subprocess.run(["py-spy", "dump", "--native", "--pid", str(os.getpid())], capture_output=True)
+    tool = Path(sys.executable).with_name("py-spy")
+    tried = subprocess.run([tool, "dump", "--native", "--pid", str(os.getpid())], capture_output=True)
     if tried.returncode != 0:
         pytest.skip(f"py-spy may not look into processes here: {tried.stderr.decode()}")
     run = kernel.start_run("%%distributed --devices 2 --hang-timeout 0.5\nimport time\ntime.sleep(1000)")

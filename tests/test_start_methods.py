@@ -586,34 +586,34 @@ TABLE: dict[str, Entry] = {
             import numpy as np, torch
             floats = np.zeros((2, 3), order="F")
             on_floats = torch.from_numpy(floats)
-            weights = torch.zeros(3)
+            memory_weights = torch.zeros(3)
             """,
         cell="""
             on_floats[1, 2] = 7
             floats[0, 0] = 1
-            corner, view = floats[1:, 1:], weights.numpy()[1:]
-            view += 2
+            memory_corner, memory_view = floats[1:, 1:], memory_weights.numpy()[1:]
+            memory_view += 2
             """,
-        expression="(floats.tolist(), on_floats.tolist() == floats.tolist(), np.shares_memory(corner, floats),"
-        " weights.tolist(), corner.tolist(), np.shares_memory(view, weights.numpy()))",
+        expression="(floats.tolist(), on_floats.tolist() == floats.tolist(), np.shares_memory(memory_corner, floats),"
+        " memory_weights.tolist(), memory_corner.tolist(), np.shares_memory(memory_view, memory_weights.numpy()))",
         expected=([[1, 0, 0], [0, 0, 7]], True, True, [0, 2, 2], [[0, 7]], True),
     ),
     "tensors on a part of an array": Entry(
         setup="""
             import numpy as np, torch
-            table = np.zeros((4, 3))
-            row, tail = torch.from_numpy(table[2]), torch.from_numpy(table[3:])
+            parted = np.zeros((4, 3))
+            part_row, part_tail = torch.from_numpy(parted[2]), torch.from_numpy(parted[3:])
             """,
         cell="""
-            row[1] = 7
-            table[3, 0] = 5
-            seen = table[2, 1].item(), tail[0, 0].item()
-            new_row = torch.from_numpy(table[1])
-            fixed = table[0]
-            fixed.flags.writeable = False
+            part_row[1] = 7
+            parted[3, 0] = 5
+            seen_parts = parted[2, 1].item(), part_tail[0, 0].item()
+            part_new = torch.from_numpy(parted[1])
+            part_fixed = parted[0]
+            part_fixed.flags.writeable = False
             """,
-        expression="(seen, table.tolist(), row.tolist(), tail.tolist(), new_row.fill_(1).sum().item(),"
-        " table[1].tolist(), fixed.flags.writeable, np.shares_memory(fixed, table))",
+        expression="(seen_parts, parted.tolist(), part_row.tolist(), part_tail.tolist(), part_new.fill_(1).sum().item(),"
+        " parted[1].tolist(), part_fixed.flags.writeable, np.shares_memory(part_fixed, parted))",
         expected=(
             (7, 5),
             [[0, 0, 0], [0, 0, 0], [0, 7, 0], [5, 0, 0]],
@@ -628,25 +628,25 @@ TABLE: dict[str, Entry] = {
     "classes with slots": Entry(
         setup="""
             import dataclasses
-            class Pair:
+            class SlotPair:
                 __slots__ = ("left", "__right")
                 def __init__(self, left, right):
                     self.left, self.__right = left, right
                 def right(self):
                     return self.__right
-            pair_of_slots = Pair(1, 2)
+            pair_of_slots = SlotPair(1, 2)
             """,
         cell="""
             @dataclasses.dataclass(slots=True)
-            class Third:
+            class SlotThird:
                 value: int
-            class Fourth(Pair):
+            class SlotFourth(SlotPair):
                 __slots__ = ()
-            pair_of_slots.left = Third(3)
-            fourth = Fourth(4, 5)
+            pair_of_slots.left = SlotThird(3)
+            slot_fourth = SlotFourth(4, 5)
             """,
-        expression="(pair_of_slots.left.value, pair_of_slots.right(), fourth.right(),"
-        " hasattr(pair_of_slots, '__dict__'), hasattr(fourth, '__dict__'), hasattr(Third(1), '__dict__'))",
+        expression="(pair_of_slots.left.value, pair_of_slots.right(), slot_fourth.right(),"
+        " hasattr(pair_of_slots, '__dict__'), hasattr(slot_fourth, '__dict__'), hasattr(SlotThird(1), '__dict__'))",
         expected=(3, 2, 5, False, False, False),
     ),
     "a module that a cell parametrizes": Entry(

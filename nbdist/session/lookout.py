@@ -33,6 +33,7 @@ class Lookout:
         self._suspected_s = 0.0
         self._cpu_s: Mapping[int, float] = {}
         self._told: set[tuple[object, ...]] = set()
+        self._lasting: str | None = None  # the kind of the last one told, until it is over
 
     def next_look_s(self, state: RunState, now_s: float) -> float | None:
         """When to look next, monotonic, if nothing is heard meanwhile."""
@@ -43,7 +44,9 @@ class Lookout:
     def look(self, state: RunState, now_s: float) -> Hang | None:
         """A hang that has not been told yet."""
         hang = find_hang(state, now_s, self._timeout_s)
-        if hang is None or state.broken_off or _place(state, hang) in self._told:
+        if hang is None or hang.kind != self._lasting:
+            self._lasting = None
+        if hang is None or state.broken_off or self._lasting or _place(state, hang) in self._told:
             self._suspected = None
             return None
         if self._suspected is None or (self._suspected.kind, self._suspected.ranks) != (
@@ -57,7 +60,7 @@ class Lookout:
         if hang.kind != "still" and self._moved(hang):
             self._suspect(hang, now_s)
             return None
-        self._suspected = None
+        self._suspected, self._lasting = None, hang.kind
         self._told.add(_place(state, hang))
         return hang
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 
 _PATIENCE_S = 5.0
 _MACHINERY = ("/IPython/core/", "/nbdist/worker/")
@@ -13,7 +14,8 @@ _MACHINERY = ("/IPython/core/", "/nbdist/worker/")
 
 def native_stack(pid: int) -> list[str]:
     """The main thread's C and Python frames, the most recent call first; empty where they cannot be had."""
-    tool = shutil.which("py-spy")
+    beside_python = os.path.dirname(sys.executable)
+    tool = shutil.which("py-spy", path=os.pathsep.join((beside_python, os.environ.get("PATH", ""))))
     if tool is None:
         return []
     command = [tool, "dump", "--native", "--full-filenames", "--pid", str(pid)]
