@@ -579,6 +579,30 @@ def test_an_interrupt_that_the_cell_handles_is_its_own_affair(kernel: NotebookKe
     assert kernel.value("stopped") == "early"
 
 
+def test_a_cell_may_make_its_group_anew_after_an_interrupt(kernel: NotebookKernel) -> None:
+    run = kernel.start_run(
+        """
+        %%distributed --devices 2
+        import torch, torch.distributed as dist
+        x = torch.ones(1)
+        print("ready", flush=True)
+        try:
+            dist.recv(x, src=1 - rank)
+        except BaseException:
+            dist.destroy_process_group()
+            dist.init_process_group("gloo")
+            dist.all_reduce(x)
+        """,
+        allow_stdin=True,
+    )
+    run.wait_for_text("ready")
+    kernel.interrupt()
+    run.finish()
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "KeyboardInterrupt"
+    assert kernel.value("x.item()") == 2
+
+
 def test_a_keyboard_interrupt_of_the_cells_own(kernel: NotebookKernel) -> None:
     run = kernel.run("%%distributed --devices 2\nif rank == 1:\n    raise KeyboardInterrupt\nprint('on')")
     assert run.status == "error", run.describe()

@@ -179,8 +179,11 @@ class Group:
         if self._store is None:
             # No TCPStore: each of its clients asks for the name of 127.0.0.1, and where the name server
             # does not answer, which is so on many a machine without internet, waits for seconds.
-            self._store_name = os.path.join(self._assignment.scratch, f"store-{self._assignment.rank}")
-            os.symlink("store", self._store_name)
+            # A name of this rank's own, and a new one after each `break_off`.
+            name = f"store-{self._assignment.rank}-{self._generation}"
+            path = os.path.join(self._assignment.scratch, name)
+            os.symlink("store", path)
+            self._store_name = path
             self._store = dist.FileStore(self._store_name, self._assignment.world_size)
         self._generation += 1
         return dist.PrefixStore(f"nbdist/{self._generation}", self._store)
