@@ -48,7 +48,7 @@ first=$1 pids=' ' marks='-'
 while read -r what pid mark; do
     case $what in
         watch) pids="$pids$pid " marks="$marks|$mark" ;;
-        ended) sweep " $pid " "$mark" ;;
+        ended) sweep " $pid " "$mark"; pids="${pids%% "$pid" *} ${pids#* "$pid" }" ;;  # it may be given anew
     esac
 done
 sweep "$pids" "$marks"
