@@ -6,9 +6,9 @@ has moved on. Its use of CPU tells.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+
+import psutil
 
 from nbdist.session.hangs import Hang, find_hang, next_look_s
 from nbdist.start.worker import Worker
@@ -16,7 +16,6 @@ from nbdist.state import RunState
 
 _SECOND_LOOK_S = 0.3
 _MOST_CPU_S = 0.03  # between the two looks
-_CLOCK_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class Lookout:
@@ -84,7 +83,7 @@ def _place(state: RunState, hang: Hang) -> tuple[object, ...]:
 def _cpu_of(pid: int) -> float:
     """Seconds of CPU that a process has used."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # it has ended, or there is no /proc
+        times = psutil.Process(pid).cpu_times()
+    except psutil.NoSuchProcess:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
+    return float(times.user + times.system)
