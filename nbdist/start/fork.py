@@ -48,10 +48,9 @@ def fork_workers(assignments: Sequence[Assignment], birth: Birth) -> list[Worker
         for _ in assignments:
             ends.append(Ends())
         heal()
-        with _quiet_fork_warning():
-            for assignment, own in zip(assignments, ends, strict=True):
-                pid = _fork(assignment, own, birth)
-                workers.append(own.worker(assignment.rank, pid))
+        for assignment, own in zip(assignments, ends, strict=True):
+            pid = _fork(assignment, own, birth)
+            workers.append(own.worker(assignment.rank, pid))
     except OSError as error:
         end_workers(workers)
         for unused in ends[len(workers) :]:
@@ -75,7 +74,8 @@ def _fork(assignment: Assignment, ends: Ends, birth: Birth) -> int:
     kernel_pid = os.getpid()
     random_state = random.getstate()
     with fork_gate, no_logging():
-        pid = os.fork()
+        with _quiet_fork_warning():
+            pid = os.fork()
         if pid == 0:  # it never leaves this block: what is held here is the kernel's to release
             random.setstate(random_state)  # Python seeds it anew in every forked child
             be_worker(

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import random
-import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from nbdist.messages import Parcel
 from nbdist.shell import current_shell
 from nbdist.start.birth import Birth
 from nbdist.values.parcel import pack, unpack_each
+from nbdist.values.surroundings import Surroundings, settle, surroundings
 from nbdist.values.twins import Reached, Twins, is_definition, reached
 from nbdist.worker.work import Wanted, Work
 
@@ -48,7 +47,8 @@ def pack_luggage(birth: Birth) -> Luggage:
         ordered = sorted(found.names, key=lambda name: (_turn(found.namespace[name]), name))
         names = {f"name:{name}": found.namespace[name] for name in ordered}
         values = {
-            "surroundings": _surroundings(found),
+            "surroundings": surroundings(),
+            "history": _history(found),
             **names,
             "work": (birth.work, birth.wanted),
             "labels": found.labels,
@@ -98,26 +98,12 @@ def _sources(found: Reached, shell: Any) -> dict[str, tuple[Any, int | None]]:
     return {file: (linecache.cache[file], numbers.get(file)) for file in files}
 
 
-def _surroundings(found: Reached) -> dict[str, Any]:
-    """What a forked worker would have by itself."""
-    state: dict[str, Any] = {
-        "path": list(sys.path),
-        "argv": list(sys.argv),
-        "folder": os.getcwd(),
-        "environment": dict(os.environ),
-        "random": random.getstate(),
-    }
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+def _history(found: Reached) -> dict[str, Any]:
+    """What the notebook's IPython knows of cells that ran."""
     shell = current_shell()
-    if shell is not None:
-        state["cell_number"] = shell.displayhook.prompt_count
-        state["sources"] = _sources(found, shell)
-    if numpy is not None:
-        state["numpy"] = numpy.random.get_state()
-    if torch is not None:
-        state["torch"] = torch.get_rng_state()
-        state["dtype"] = torch.get_default_dtype()
-    return state
+    if shell is None:
+        return {}
+    return {"cell_number": shell.displayhook.prompt_count, "sources": _sources(found, shell)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,44 +118,36 @@ class Unpacked:
 def unpack_luggage(parcel: Parcel, fd: int, namespace: dict[str, Any]) -> Unpacked:
     """Settle in: the notebook's surroundings, and its names in `namespace`."""
     values = {}
+    waiting: Surroundings = {}
     for key, value in unpack_each(parcel, fd, Twins(namespace, {}, {})):
         kind, _, name = key.partition(":")
-        if key == "surroundings":
-            _settle(value)  # first of all: the rest is imported from the notebook's path
+        if key == "surroundings":  # first of all: the rest is imported from the notebook's path
+            waiting = settle(value)
+        elif key == "history":
+            _take_history(value)
         elif kind == "name":
             namespace[name] = value
         else:
             values[key] = value
     os.close(fd)
+    import torch  # noqa: F401  a rank needs it, whatever the names have brought
+
+    settle(waiting)
     work, wanted = values["work"]
     labels = {key: values["labels"][key] for key in values["twins"] if key in values["labels"]}
     twins = Twins(namespace, values["twins"], labels, told=True)
     return Unpacked(twins=twins, work=work, wanted=wanted)
 
 
-def _settle(state: Mapping[str, Any]) -> None:
-    sys.path[:] = state["path"]
-    sys.argv[:] = state["argv"]
-    os.chdir(state["folder"])
-    os.environ.clear()
-    os.environ.update(state["environment"])
-    random.setstate(state["random"])
+def _take_history(history: Mapping[str, Any]) -> None:
     shell = current_shell()
-    if shell is not None and "cell_number" in state:
-        # IPython's versions count from different moments on: this holds for all.
-        for file, (entry, number) in state["sources"].items():
-            linecache.cache[file] = entry
-            # IPython restores what it keeps there, whenever somebody clears the cache.
-            vars(linecache).setdefault("_ipython_cache", {})[file] = entry
-            if number is not None:
-                shell.compile._filename_map[file] = number
-        shell.execution_count = state["cell_number"] + shell.execution_count - shell.displayhook.prompt_count
-    if "numpy" in state:
-        import numpy
-
-        numpy.random.set_state(state["numpy"])
-    if "torch" in state:
-        import torch
-
-        torch.set_rng_state(state["torch"])
-        torch.set_default_dtype(state["dtype"])
+    if shell is None or not history:
+        return
+    # IPython's versions count from different moments on: this holds for all.
+    for file, (entry, number) in history["sources"].items():
+        linecache.cache[file] = entry
+        # IPython restores what it keeps there, whenever somebody clears the cache.
+        vars(linecache).setdefault("_ipython_cache", {})[file] = entry
+        if number is not None:
+            shell.compile._filename_map[file] = number
+    shell.execution_count = history["cell_number"] + shell.execution_count - shell.displayhook.prompt_count

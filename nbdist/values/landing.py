@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from nbdist.values.foreign import Refusal, call_foreign
+from nbdist.values.surroundings import write
 from nbdist.values.twins import Twins
 
 
@@ -50,6 +51,7 @@ def land(
             landed.result = value
     for name in unbound:
         twins.namespace.pop(name, None)
+    _land_around(arrived.get(0, {}), landed)
     _land_gathered(arrived, twins, landed, world_size)
     return landed
 
@@ -60,6 +62,16 @@ def _land_object(kind: str, key: int, value: Any, twins: Twins, landed: Landed) 
     done = call_foreign(partial(write, key, value))
     if isinstance(done, Refusal):
         landed.lost[f"{twins.labels[key]} (its new content)"] = done.reason
+
+
+def _land_around(arrived: Mapping[str, Any], landed: Landed) -> None:
+    """Last: libraries that the values have brought are loaded by now."""
+    for key, value in arrived.items():
+        kind, _, title = key.partition(":")
+        if kind == "around":
+            done = call_foreign(partial(write, title, value))
+            if isinstance(done, Refusal):
+                landed.lost[title] = done.reason
 
 
 def _land_gathered(

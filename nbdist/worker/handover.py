@@ -1,8 +1,8 @@
 """What a rank hands to the kernel when its work ends: names, changed objects, the result.
 
 Keys tell the kernel what a value is: ``name:x`` is bound to ``x``, ``object:KEY`` and ``memory:KEY``
-are written into the notebook's object, ``gather:x`` is this rank's entry of a list, ``result`` is the
-work's value.
+are written into the notebook's object, ``around:TITLE`` into the notebook's surroundings, ``gather:x`` is
+this rank's entry of a list, ``result`` is the work's value.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from nbdist.messages import Finished, Parcel, Values
 from nbdist.shell import current_shell
 from nbdist.values.parcel import pack
+from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
 from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 
@@ -59,6 +60,7 @@ def finished(
     twins: Twins,
     wanted: Wanted,
     names: Mapping[str, Any],
+    around: Surroundings,
     *,
     rank: int,
     without: Mapping[str, str],
@@ -67,6 +69,7 @@ def finished(
 
     Args:
         names: the namespace, with the ready-made names that the work did not assign.
+        around: what the work changed of the notebook's surroundings.
         without: keys to leave out, with the reason.
     """
     values = {f"gather:{name}": names[name] for name in wanted.gather if name in names}
@@ -74,6 +77,8 @@ def finished(
     if rank == 0:
         own, refused = _of_first_rank(twins, wanted, names)
         values |= own
+        if wanted.output is None:
+            values |= {f"around:{title}": value for title, value in around.items()}
     if (rank == 0 or wanted.results) and done.result is not None:
         values["result"] = done.result
     chosen = {key: value for key, value in values.items() if key not in without}

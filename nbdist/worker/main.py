@@ -21,6 +21,7 @@ from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
 from nbdist.values.parcel import unpack_each
+from nbdist.values.surroundings import ENVIRONMENT, Surroundings, difference, surroundings
 from nbdist.values.twins import Twins
 from nbdist.worker import interrupts
 from nbdist.worker.afterfork import note_last_words
@@ -47,6 +48,7 @@ class Rank:
         self._done = Done()
         self._notebooks_own: dict[str, Any] = {}
         self._still_lent: dict[str, Any] = {}
+        self._around: Surroundings = {}
         self._watch = Watch(twins.namespace, assignment, self._outbox)
 
     def serve(self, work: Work | None) -> None:
@@ -110,10 +112,12 @@ class Rank:
 
     def _do(self, work: Work) -> Done:
         self._lend_ready_made()
+        around = self._surroundings()
         with self._watch.working():
             done = self._attempt(work.run)
         if not self._outbox.in_owner:
             _end_child(done)
+        self._around = difference(around, self._surroundings())
         self._take_back_ready_made()
         if self._assignment.device.startswith("cuda"):
             done = self._after_device(done)
@@ -129,6 +133,14 @@ class Rank:
 
         waited = self._attempt(wait)
         return waited if done.error is None and waited.error is not None else done
+
+    def _surroundings(self) -> Surroundings:
+        """The notebook's, as far as they come back: from rank 0, and nothing of the run's own."""
+        if self._assignment.rank != 0 or self._wanted.by_value:
+            return {}
+        around = surroundings()
+        own = environment(self._assignment)
+        return around | {ENVIRONMENT: {k: v for k, v in around[ENVIRONMENT].items() if k not in own}}
 
     def _lend_ready_made(self) -> None:
         """Names that every cell finds. They are lent as builtins: what lies in the namespace
@@ -171,7 +183,8 @@ class Rank:
         """Say how the work ended, with the values that are wanted from this rank."""
         rank = self._assignment.rank
         names = {**self._twins.namespace, **self._still_lent}
-        build = partial(finished, self._done, self._twins, self._wanted, names, rank=rank, without=without)
+        said = (self._done, self._twins, self._wanted, names, self._around)
+        build = partial(finished, *said, rank=rank, without=without)
         built = call_foreign(build)
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)

@@ -1,0 +1,206 @@
+"""What a cell finds around the notebook's names and may change: the working folder, the environment, the
+state of random generators, defaults of libraries.
+
+A worker that is no fork of the kernel is given them, and what rank 0's work changed of them is changed in
+the notebook. What belongs to a rank's own process stays out: threads, signal handlers, limits.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from nbdist.values.foreign import Refusal, call_foreign
+
+Surroundings = Mapping[str, Any]
+"""What there is, by title."""
+
+ENVIRONMENT = "the environment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fact:
+    """One thing around the names.
+
+    Attributes:
+        read: its value now.
+        write: make it so; where it is `mapped`, the names that changed alone, None for one that is gone.
+        module: which must have been imported; else there is nothing to look at.
+        mapped: whether it is a mapping of which only what changed is written.
+    """
+
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    module: str = "sys"
+    mapped: bool = False
+
+    @property
+    def can_be_written(self) -> bool:
+        """Whether its library is loaded, though perhaps not yet the part of it in question."""
+        return self.module.partition(".")[0] in sys.modules
+
+
+def _write_environment(changed: Mapping[str, str | None]) -> None:
+    for name, value in changed.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _write_filters(filters: list[Any]) -> None:
+    warnings.resetwarnings()  # modules remember what they have warned of: this makes them ask again
+    warnings.filters[:] = filters  # type: ignore[index]
+
+
+def _numpy() -> Any:
+    return sys.modules["numpy"]
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+def _pandas_options() -> dict[str, Any]:
+    pandas = sys.modules["pandas"]
+    return {
+        f"{group}.{name}": value
+        for group, options in pandas.options.d.items()
+        for name, value in options.items()
+        if not isinstance(value, dict)
+    }
+
+
+def _write_pandas_options(changed: Mapping[str, Any]) -> None:
+    for name, value in changed.items():
+        sys.modules["pandas"].set_option(name, value)
+
+
+def _matplotlib_settings() -> dict[str, Any]:
+    settings = dict(sys.modules["matplotlib"].rcParams.copy())
+    del settings["backend"]  # the notebook's: a rank's figures are shown there
+    return settings
+
+
+def _torch_settings() -> dict[str, Any]:
+    torch = _torch()
+    return {
+        "dtype": torch.get_default_dtype(),
+        "grad": torch.is_grad_enabled(),
+        "matmul": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "cudnn.benchmark": torch.backends.cudnn.benchmark,
+        "cudnn.deterministic": torch.backends.cudnn.deterministic,
+        "printing": vars(torch._tensor_str.PRINT_OPTS).copy(),
+    }
+
+
+def _write_torch_settings(changed: Mapping[str, Any]) -> None:
+    torch = _torch()
+    if "dtype" in changed:
+        torch.set_default_dtype(changed["dtype"])
+    if "grad" in changed:
+        torch.set_grad_enabled(changed["grad"])
+    if "matmul" in changed:
+        torch.set_float32_matmul_precision(changed["matmul"])
+    if "deterministic" in changed or "warn_only" in changed:
+        mode = changed.get("deterministic", torch.are_deterministic_algorithms_enabled())
+        torch.use_deterministic_algorithms(mode, warn_only=bool(changed.get("warn_only")))
+    for name in ("benchmark", "deterministic"):
+        if f"cudnn.{name}" in changed:
+            setattr(torch.backends.cudnn, name, changed[f"cudnn.{name}"])
+    vars(torch._tensor_str.PRINT_OPTS).update(changed.get("printing", {}))
+
+
+_FACTS: dict[str, _Fact] = {
+    "sys.path": _Fact(
+        read=lambda: list(sys.path),
+        write=lambda path: sys.path.__setitem__(slice(None), path),
+    ),
+    "sys.argv": _Fact(
+        read=lambda: list(sys.argv),
+        write=lambda argv: sys.argv.__setitem__(slice(None), argv),
+    ),
+    "the working folder": _Fact(read=os.getcwd, write=os.chdir),
+    ENVIRONMENT: _Fact(read=lambda: dict(os.environ), write=_write_environment, mapped=True),
+    "warnings' filters": _Fact(read=lambda: list(warnings.filters), write=_write_filters),
+    "random's state": _Fact(read=random.getstate, write=random.setstate),
+    "numpy's random state": _Fact(
+        module="numpy.random",
+        read=lambda: _numpy().random.get_state(),
+        write=lambda state: _numpy().random.set_state(state),  # numpy loads this part when it is needed
+    ),
+    "torch's random state": _Fact(
+        module="torch",
+        read=lambda: _torch().get_rng_state().numpy(),
+        write=lambda state: _torch().set_rng_state(_torch().from_numpy(state)),
+    ),
+    "numpy's print options": _Fact(
+        module="numpy",
+        read=lambda: _numpy().get_printoptions(),
+        write=lambda options: _numpy().set_printoptions(**options),
+    ),
+    "torch's settings": _Fact(module="torch", read=_torch_settings, write=_write_torch_settings, mapped=True),
+    "pandas' options": _Fact(module="pandas", read=_pandas_options, write=_write_pandas_options, mapped=True),
+    "matplotlib's settings": _Fact(
+        module="matplotlib",
+        read=_matplotlib_settings,
+        write=lambda changed: sys.modules["matplotlib"].rcParams.update(changed),
+        mapped=True,
+    ),
+}
+"""In the order in which they are written: what is imported comes from ``sys.path``."""
+
+
+def surroundings() -> Surroundings:
+    """What can be told of this process now, by title."""
+    told = {title: call_foreign(fact.read) for title, fact in _FACTS.items() if fact.module in sys.modules}
+    return {title: value for title, value in told.items() if not isinstance(value, Refusal)}
+
+
+def difference(before: Surroundings, after: Surroundings) -> Surroundings:
+    """What must be written where all is as `before`, so that it becomes as `after`."""
+    changed: dict[str, Any] = {}
+    for title, value in after.items():
+        former = before.get(title)
+        if not _same(former, value):
+            changed[title] = _changed_items(former or {}, value) if _FACTS[title].mapped else value
+    return changed
+
+
+def _changed_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    names = [*after, *(before.keys() - after.keys())]
+    return {name: after.get(name) for name in names if not _same(before.get(name), after.get(name))}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """As far as their pickles tell; what has none cannot be sent either."""
+    pickles = [call_foreign(partial(pickle.dumps, value)) for value in (one, other)]
+    return pickles[0] == pickles[1] or any(isinstance(made, Refusal) for made in pickles)
+
+
+def write(title: str, value: Any) -> None:
+    """Make one fact of this process so, as `difference` gave it; nothing where its module is not loaded."""
+    fact = _FACTS[title]
+    if fact.can_be_written:
+        fact.write(value)
+
+
+def settle(wanted: Surroundings) -> Surroundings:
+    """Make a new process's surroundings those of another one.
+
+    Returns:
+        Those whose module is not loaded here: try again when it may be.
+    """
+    ready = {title: value for title, value in wanted.items() if _FACTS[title].can_be_written}
+    for title, value in difference(surroundings(), ready).items():
+        write(title, value)
+    return {title: value for title, value in wanted.items() if title not in ready}

@@ -1,0 +1,138 @@
+"""What a cell changes around the notebook's names: the folder, the environment, random states, defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from notebook_kernel import NotebookKernel
+
+METHODS = ["fork", "forkserver", "spawn"]
+
+IMPORTS = """
+import copy, os, pickle, random, sys, warnings
+import matplotlib, numpy as np, pandas as pd, torch
+"""
+
+# What a user would see of it, as plain values.
+PROBE = """
+around = {
+    "folder": os.getcwd(), "path": list(sys.path), "argv": list(sys.argv),
+    "environment": dict(os.environ), "filtered": "a test's own" in str(warnings.filters),
+    "dtype": str(torch.get_default_dtype()), "grad": torch.is_grad_enabled(),
+    "matmul": torch.get_float32_matmul_precision(), "deterministic": torch.are_deterministic_algorithms_enabled(),
+    "benchmark": torch.backends.cudnn.benchmark, "tensor": repr(torch.tensor(1 / 3)),
+    "array": repr(np.array([1 / 3])), "rows": pd.get_option("display.max_rows"),
+    "dpi": matplotlib.rcParams["figure.dpi"], "colours": str(matplotlib.rcParams["axes.prop_cycle"]),
+}
+"""
+
+CHANGES = """
+os.makedirs("deeper", exist_ok=True)
+%cd -q deeper
+%env NBDIST_COLOUR=red
+os.environ.pop("NBDIST_OLD", None)
+sys.path.insert(0, "/nowhere")
+sys.argv = ["train.py", "--epochs", "3"]
+warnings.filterwarnings("ignore", message="a test's own")
+torch.set_default_dtype(torch.float64)
+torch.set_grad_enabled(False)
+torch.set_float32_matmul_precision("medium")
+torch.use_deterministic_algorithms(True)
+torch.backends.cudnn.benchmark = True
+torch.set_printoptions(precision=2)
+np.set_printoptions(precision=3)
+pd.set_option("display.max_rows", 7)
+matplotlib.rcParams["figure.dpi"] = 33
+matplotlib.rcParams["axes.prop_cycle"] = matplotlib.cycler(color=["red", "blue"])
+"""
+
+
+@pytest.fixture
+def fresh() -> Iterator[NotebookKernel]:
+    """A kernel of the test's own: it is left in another state than it was."""
+    with NotebookKernel({"CUDA_VISIBLE_DEVICES": "", "NBDIST_OLD": "1"}) as kernel:
+        kernel.run("%load_ext nbdist").check()
+        kernel.run(IMPORTS).check()
+        yield kernel
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_cell_changes_around_it_is_changed_in_the_notebook(fresh: NotebookKernel, method: str) -> None:
+    with NotebookKernel({"CUDA_VISIBLE_DEVICES": "", "NBDIST_OLD": "1"}) as plain:
+        plain.run(IMPORTS).check()
+        plain.run(CHANGES).check()
+        plain.run(PROBE).check()
+        expected = plain.value("around")
+        plain_folder = str(plain.working_folder)
+    run = fresh.run(f"%%distributed --devices 2 --start-method {method}\n{CHANGES}").check()
+    assert run.stderr == ""
+    fresh.run(PROBE).check()
+    seen = fresh.value("around")
+    assert seen["folder"] == str(fresh.working_folder / "deeper")
+    assert expected["folder"] == f"{plain_folder}/deeper"
+    changed = ("NBDIST_COLOUR", "NBDIST_OLD")
+    for side in (seen, expected):
+        side["environment"] = {name: side["environment"].get(name) for name in changed}
+        del side["folder"]
+    assert seen["environment"] == {"NBDIST_COLOUR": "red", "NBDIST_OLD": None}
+    assert seen == expected
+    # And the next cell's ranks find it so.
+    fresh.run(f"%%distributed --devices 2 --start-method {method}\n{PROBE}").check()
+    again = fresh.value("around")
+    assert again["folder"] == str(fresh.working_folder / "deeper")
+    again["environment"] = {name: again["environment"].get(name) for name in changed}
+    del again["folder"]
+    assert again == expected
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_random_numbers_go_on_where_the_cell_left_them(fresh: NotebookKernel, method: str) -> None:
+    seed = "random.seed(3), np.random.seed(3), torch.manual_seed(3)"
+    draw = "drawn = (random.random(), np.random.rand(), torch.rand(1).item())"
+    fresh.run(f"{seed}\n{draw}").check()
+    first = fresh.value("drawn")
+    fresh.run(draw).check()
+    second = fresh.value("drawn")
+    fresh.run(seed).check()
+    fresh.run(f"%%distributed --devices 2 --start-method {method}\n{draw}").check()
+    assert fresh.value("drawn") == first
+    fresh.run(draw).check()
+    assert fresh.value("drawn") == second
+
+
+def test_surroundings_come_back_after_a_failure(kernel: NotebookKernel) -> None:
+    kernel.run("import os\nstart = os.getcwd()").check()
+    run = kernel.run("%%distributed --devices 2\nos.chdir('/')\nraise ValueError('later')")
+    assert run.error is not None
+    assert run.error.ename == "RankFailedError"
+    assert kernel.value("os.getcwd()") == "/"
+    kernel.run("os.chdir(start)").check()
+
+
+def test_named_outputs_alone_leave_the_surroundings_as_they_were(kernel: NotebookKernel) -> None:
+    kernel.run("import os").check()
+    kernel.run("%%distributed --devices 2 -o x\nos.chdir('/')\nx = os.getcwd()").check()
+    assert kernel.value("(x, os.getcwd())") == ("/", str(kernel.working_folder))
+
+
+def test_a_folder_that_is_gone_by_then_is_named(kernel: NotebookKernel) -> None:
+    kernel.run("import os, shutil").check()
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        if rank == 0:
+            os.mkdir("brief")
+            os.chdir("brief")
+            os.rmdir(os.path.join("..", "brief"))
+        x = rank
+        """
+    ).check()
+    assert kernel.value("(x, os.getcwd())") == (0, str(kernel.working_folder))
+    assert run.stderr == ""
+
+
+def test_ranks_other_than_0_change_nothing_around_the_notebook(kernel: NotebookKernel) -> None:
+    kernel.run("import os").check()
+    kernel.run("%%distributed --devices 2\nif rank == 1:\n    os.chdir('/')").check()
+    assert kernel.value("os.getcwd()") == str(kernel.working_folder)
