@@ -140,7 +140,8 @@ class Rank:
             return {}
         around = surroundings()
         own = environment(self._assignment)
-        return around | {ENVIRONMENT: {k: v for k, v in around[ENVIRONMENT].items() if k not in own}}
+        kept = {name: value for name, value in around[ENVIRONMENT].items() if name not in own}
+        return {**around, ENVIRONMENT: kept}
 
     def _lend_ready_made(self) -> None:
         """Names that every cell finds. They are lent as builtins: what lies in the namespace
