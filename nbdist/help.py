@@ -28,6 +28,8 @@ Four ranks on the CPU, the text of rank 0 only, and each rank's loss in a list:
     %%distributed -d 4 --accelerator cpu --logs rank0 --gather loss
 
 Where the ranks that are up stand, with their stacks: %distributed stacks
+pdb where rank 1 failed, after a cell with --hold: %distributed debug 1
+And the end of ranks that are kept: %distributed stop
 """
 
 

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import Any
 
 from IPython.core import completer
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic import (
+    Magics,
+    cell_magic,
+    line_cell_magic,
+    line_magic,
+    magics_class,
+    needs_local_scope,
+)
 
 from nbdist.cell import parse_cell
-from nbdist.errors import OptionError
+from nbdist.errors import OptionError, RankFailedError
 from nbdist.forksafety import ENVIRONMENT, this_process
 from nbdist.help import help_text
 from nbdist.options import complete, parse_magic
-from nbdist.session import run_cell, where_ranks_stand
+from nbdist.session import anything_held, debug, release, run_cell, where_ranks_stand
 from nbdist.start.forkserver import shut_down, warm_up
 
+_NO_DEBUG = """\
+The exception was raised on a rank, in a process of its own that has ended: here are no frames to look into.
+With `%%distributed --hold` the ranks of a failed cell are kept: `%debug` or `%distributed debug` then opens
+pdb where the first of them failed, `%distributed debug 1` on rank 1. `breakpoint()` under `if rank == 0:`
+opens it on the way, and `%distributed stacks` shows where ranks that are up stand.
+"""
+_NO_RANKS = "No ranks are up."
 _COMPLETED = "%%distributed"
 _set_here: list[str] = []
 _watches: list[_Watch] = []
@@ -38,14 +53,45 @@ class DistributedMagics(Magics):
 
     @line_magic("distributed")  # type: ignore[arg-type]
     def distributed_line(self, line: str) -> None:
-        if line.split() != ["stacks"]:
+        command, *words = line.split() or [""]
+        if command == "debug" and (not words or words[0].isdecimal()) and len(words) < 2:
+            debug(int(words[0]) if words else None)
+        elif command == "stacks" and not words:
+            print("\n".join(where_ranks_stand()) or _NO_RANKS)
+        elif command == "stop" and not words:
+            if not release():
+                print(_NO_RANKS)
+        else:
             raise OptionError(
-                f"%distributed {line.strip()}: no such command. Allowed: stacks. "
+                f"%distributed {line.strip()}: no such command. Allowed: stacks, debug, debug RANK, stop. "
                 "To run a cell on ranks, write %%distributed, with two percent signs, as its first line."
             )
-        print("\n".join(where_ranks_stand()) or "No ranks are up.")
 
     distributed_line.__doc__ = help_text()  # type: ignore[assignment]
+
+
+@magics_class
+class DebugMagics(Magics):
+    """``%debug``, which after a failure on ranks would open pdb in nbdist's own frames."""
+
+    @needs_local_scope
+    @line_cell_magic
+    def debug(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
+        """IPython's ``%debug``. After a failure on ranks it opens pdb on the rank that failed first, if the
+        cell ran with ``--hold``; ``%distributed debug RANK`` opens it on any other.
+        """
+        shown_last = getattr(sys, "last_value", None)
+        if line.strip() or cell is not None or not isinstance(shown_last, RankFailedError):
+            ipythons = _ipythons_debug(self.shell)
+            takes_scope = getattr(ipythons, "needs_local_scope", False)
+            return ipythons(line, cell, **{"local_ns": local_ns} if takes_scope else {})
+        if anything_held():
+            return debug()
+        print(_NO_DEBUG)
+
+
+def _ipythons_debug(shell: Any) -> Any:
+    return shell.magics_manager.registry["ExecutionMagics"].debug
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:
@@ -108,6 +154,7 @@ def load(shell: InteractiveShell) -> None:
     kernel.events.register("pre_run_cell", watch.before)
     kernel.events.register("post_run_cell", watch.after)
     shell.register_magics(DistributedMagics)
+    shell.register_magics(DebugMagics)
     if _has_matchers():
         shell.Completer.custom_matchers.append(completer.context_matcher()(_match))
     else:
@@ -124,8 +171,10 @@ def unload(shell: InteractiveShell) -> None:
         kernel.events.unregister("pre_run_cell", watch.before)
         kernel.events.unregister("post_run_cell", watch.after)
     shut_down()
+    release()
     for kind in ("cell", "line"):
         shell.magics_manager.magics[kind].pop("distributed", None)
+        shell.magics_manager.magics[kind]["debug"] = _ipythons_debug(shell)
     if _has_matchers():
         matchers = shell.Completer.custom_matchers
         matchers[:] = [matcher for matcher in matchers if matcher is not _match]

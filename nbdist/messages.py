@@ -1,10 +1,9 @@
 """What crosses the boundary between the kernel and a rank: plain frozen records.
 
-Rank to kernel: `Ready`, `Text`, `Display`, `Standing`, `Raised`, `HandingOver`,
-`Finished`. Kernel to rank: `Run`,
-`SendAgain`, `Leave`.
-What the kernel sees by itself of a rank (`Wrote`, `Died`, `Stuck`) has the same form, so that one `fold`
-takes them all.
+Rank to kernel: `Ready`, `Text`, `Display`, `Asking`, `Standing`, `Raised`, `HandingOver`,
+`Finished`. Kernel to rank: `Run`, `Debug`, `Reply`, `SendAgain`, `Leave`.
+What the kernel sees or does by itself of a rank (`Wrote`, `Answered`, `Died`, `Stuck`) has the same form, so
+that one `fold` takes them all.
 """
 
 from __future__ import annotations
@@ -150,6 +149,18 @@ class Display:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """The rank waits for a line from the user.
+
+    Attributes:
+        secret: whether what is typed stays hidden.
+    """
+
+    prompt: str
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """An operation of several ranks.
 
@@ -230,6 +241,21 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Debug:
+    """To all ranks: let the user look into the one whose work has failed."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """To a rank that is `Asking`: the user's line, or why there is none."""
+
+    text: str = ""
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendAgain:
     """The kernel could not read some values: send the rest again, without these."""
 
@@ -247,6 +273,11 @@ class Wrote:
 
     stream: Stream
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The kernel has sent the rank its `Reply`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +313,6 @@ class Stuck:
     reason: str
 
 
-FromRank = Ready | Text | Display | Standing | Raised | HandingOver | Finished
-ToRank = Run | SendAgain | Leave
-Event = FromRank | Wrote | Died | Stuck
+FromRank = Ready | Text | Display | Asking | Standing | Raised | HandingOver | Finished
+ToRank = Run | Debug | Reply | SendAgain | Leave
+Event = FromRank | Wrote | Answered | Died | Stuck

@@ -233,6 +233,9 @@ class Options:
     on_hang: str = choice(
         "report", "what to do about ranks that stand still: tell of them, or stop the cell too",
         "report", "stop")
+    hold: bool = option(
+        False, "keep the ranks after a failure, for %distributed debug, until the next cell on ranks",
+        _true_or_false, example=True, allowed="True, False", default_help="off")
     init: bool = option(
         True, "leave init_process_group to the cell", _true_or_false, example=False,
         allowed="True, False", default_help="off")

@@ -13,6 +13,8 @@ from typing import Literal
 
 from nbdist.errors import Failure
 from nbdist.messages import (
+    Answered,
+    Asking,
     Died,
     Event,
     Finished,
@@ -38,6 +40,7 @@ class RankState:
         failure: why it failed or how it died.
         stopped: whether nbdist ended its work, because of another rank or at the user's wish: what
             it says after that is no failure of its own.
+        asking: whether it waits for a line from the user.
         standing: where its main thread was seen last.
         raised: that its work raised, before the whole story is known.
         death: how its process ended while nobody waited for it.
@@ -50,6 +53,7 @@ class RankState:
     outcome: Outcome | None = None
     failure: Failure | None = None
     stopped: bool = False
+    asking: bool = False
     standing: Standing | None = None
     raised: Raised | None = None
     death: Failure | None = None
@@ -139,8 +143,12 @@ def stop_working(state: RunState) -> RunState:
 
 
 def _fold_rank(rank: RankState, event: Event) -> RankState:
+    if rank.asking and isinstance(event, (Answered, Raised, HandingOver, Died)):
+        rank = replace(rank, asking=False)
     if isinstance(event, Ready) and rank.phase == "starting":
         return replace(rank, phase="running")
+    if isinstance(event, Asking):
+        return replace(rank, asking=True)
     if isinstance(event, Standing) and rank.phase in ("starting", "running"):
         return replace(rank, standing=event)
     if isinstance(event, Raised) and not rank.stopped:

@@ -300,14 +300,6 @@ def test_threads_that_a_cell_leaves_running_do_not_keep_it(kernel: NotebookKerne
     assert run.stderr == ""
 
 
-def test_a_rank_cannot_ask(kernel: NotebookKernel) -> None:
-    run = kernel.run("%%distributed --devices 2\nname = input('Your name? ')", allow_stdin=True)
-    assert run.error is not None, run.describe()
-    assert "input('Your name? ')" in run.error.evalue
-    assert "Ask in an ordinary cell" in run.error.evalue
-    assert not run.input_requests
-
-
 # ── Definitions ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -49,6 +49,8 @@ def find_hang(state: RunState, now_s: float, timeout_s: float) -> Hang | None:
         now_s: monotonic.
         timeout_s: how long a rank may stand still; 0 for ever.
     """
+    if any(rank.asking for rank in state.ranks):
+        return None  # whoever stands still may wait for the user's word
     still = [(rank, rank.standing) for rank in state.ranks if _stands(rank) and rank.standing is not None]
     for found in (_left(state, still, now_s), _mismatched(state, still, now_s)):
         if found is not None:

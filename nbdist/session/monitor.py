@@ -14,12 +14,24 @@ import selectors
 import termios
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
 from nbdist.errors import ChannelError
-from nbdist.messages import Died, Display, Event, Finished, Stream, Stuck, Text, Values, Wrote
+from nbdist.messages import (
+    Answered,
+    Asking,
+    Died,
+    Display,
+    Event,
+    Finished,
+    Stream,
+    Stuck,
+    Text,
+    Values,
+    Wrote,
+)
 from nbdist.session.deaths import Coroner
 from nbdist.session.hangs import Hang
 from nbdist.session.logs import RunLogs
@@ -29,6 +41,7 @@ from nbdist.state import RunState, first_state, fold, next_run, stop_working
 from nbdist.views.text import Item, TextView
 
 _SHOW_EVERY_S = 0.1
+_ASK_S = 0.3  # what ranks said before a question is shown before it, but nobody waits longer for more
 _MUTE_S = 0.5  # a process that ends closes its connection before it has ended
 _READ_BYTES = 1 << 18
 
@@ -58,6 +71,14 @@ class Hung:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A rank's question to the user."""
+
+    rank: int
+    question: Asking
+
+
+@dataclass(frozen=True, slots=True)
 class Interrupted:
     """The user asked to stop (put in by the main thread's signal handler)."""
 
@@ -69,7 +90,7 @@ class Broken:
     error: BaseException
 
 
-Note = Show | RunState | Arrived | Hung | Interrupted | Broken
+Note = Show | RunState | Arrived | Asked | Hung | Interrupted | Broken
 
 
 class Monitor(threading.Thread):
@@ -79,6 +100,7 @@ class Monitor(threading.Thread):
         coroner: finds out how a worker ended.
         lookout: finds hangs.
         stop_hangs: whether a run that may hang is stopped.
+        withdraw: called when a run breaks off while the user is being asked.
     """
 
     def __init__(
@@ -90,6 +112,7 @@ class Monitor(threading.Thread):
         lookout: Lookout,
         *,
         stop_hangs: bool,
+        withdraw: Callable[[], None],
     ):
         super().__init__(name="nbdist-monitor", daemon=True)
         self._workers = workers
@@ -98,6 +121,8 @@ class Monitor(threading.Thread):
         self._coroner = coroner
         self._lookout = lookout
         self._stop_hangs = stop_hangs
+        self._withdraw = withdraw
+        self._question: tuple[float, Asked] | None = None
         self._mute_s: dict[int, float] = {}
         self._lock = threading.Lock()
         self.state = first_state(len(workers))
@@ -117,6 +142,11 @@ class Monitor(threading.Thread):
         """Ranks that still work are being told to stop: what they say now is no failure of theirs."""
         with self._lock:
             self.state = stop_working(self.state)
+
+    def note_answer(self, rank: int) -> None:
+        """A rank has been sent the answer to its question."""
+        with self._lock:
+            self._fold(rank, Answered())
 
     def run(self) -> None:
         """Read until the last worker has been reaped; a fault of ours reaches the main thread."""
@@ -147,6 +177,7 @@ class Monitor(threading.Thread):
                     self._handle(kind, worker)
                 self._end_mute()
                 self._show_due()
+                self._ask_due()
                 self._look_for_hang()
 
     def _register(self, worker: Worker) -> None:
@@ -162,6 +193,8 @@ class Monitor(threading.Thread):
         now_s = time.monotonic()
         due = [self._lookout.next_look_s(self.state, now_s)]
         due += [since_s + _MUTE_S for since_s in self._mute_s.values()]
+        if self._question is not None:
+            due.append(self._question[0] + _ASK_S)
         shown_s = self._view.next_due_s() if self._view is not None else None
         if shown_s is not None:
             due.append(max(shown_s, self._shown_s + _SHOW_EVERY_S))
@@ -201,6 +234,8 @@ class Monitor(threading.Thread):
             if self._view is not None:
                 self._view.display(worker.rank, event, now_s)
             return
+        if isinstance(event, Asking):
+            self._question = now_s, Asked(worker.rank, event)
         if isinstance(event, Finished) and event.values is not None:
             self._inbox.put(Arrived(worker.rank, event.values, worker.channel.take_fd()))
         self._fold(worker.rank, event)
@@ -211,6 +246,9 @@ class Monitor(threading.Thread):
             self._view.finished(rank)
         if self.state.settled and not was_settled:
             self._end_view()
+        if self.state.broken_off:
+            self._question = None
+            self._withdraw()
         self._inbox.put(self.state)
 
     def _end_view(self) -> None:
@@ -230,6 +268,16 @@ class Monitor(threading.Thread):
         items = self._view.take(now_s)
         if items:
             self._inbox.put(Show(items))
+
+    def _ask_due(self) -> None:
+        """Put a question once all is shown that was said before it."""
+        if self._question is None:
+            return
+        since_s, asked = self._question
+        said_all = self._view is None or self._view.next_due_s() is None
+        if said_all or time.monotonic() - since_s >= _ASK_S:
+            self._question = None
+            self._inbox.put(asked)
 
     def _end_mute(self) -> None:
         """End ranks that have closed their connection and live on: nobody will hear of them again."""

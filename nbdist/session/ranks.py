@@ -9,22 +9,22 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from nbdist.errors import ChannelError, LaunchError, ValueLost
-from nbdist.messages import Assignment, Leave, Parcel, Run, SendAgain
+from nbdist.messages import Assignment, Debug, Leave, Parcel, Run, SendAgain
 from nbdist.options import Options
 from nbdist.session.deaths import Coroner
+from nbdist.session.interrupts import Interrupts
 from nbdist.session.logs import RunLogs
 from nbdist.session.lookout import Lookout
-from nbdist.session.monitor import Arrived, Broken, Hung, Interrupted, Monitor, Note, Show
+from nbdist.session.monitor import Arrived, Asked, Broken, Hung, Interrupted, Monitor, Note, Show
 from nbdist.session.native import native_stack
 from nbdist.session.port import ReservedPort
 from nbdist.start import start_workers
@@ -103,10 +103,9 @@ class Ranks:
         self._plan: list[tuple[float, Callable[[], None]]] = []
         self._workers: list[Worker] = []
         self.logs = RunLogs(len(assignments))
-        self._interrupts = 0
+        self.interrupts = Interrupts(lambda: self._inbox.put(Interrupted()))
         self._stopping = False
         self._ended_by_us: set[int] = set()
-        self._in_foreign_code = False
 
     def start(self, method: str, birth: Birth, *, with_ipython: bool) -> None:
         """Start the workers by a start method; they begin with the work they are born to.
@@ -130,6 +129,7 @@ class Ranks:
                 Coroner(self._scratch, self._guard),
                 Lookout(self._workers, self._options.hang_timeout),
                 stop_hangs=self._options.on_hang == "stop",
+                withdraw=self.interrupts.withdraw,
             )
             self._monitor.begin(self._make_view(str(self.logs.folder)), first=True)
             try:
@@ -150,11 +150,26 @@ class Ranks:
 
     def send(self, parcel: Parcel, fd: int) -> None:
         """Give all ranks their next call."""
-        self._drop_arrived()
-        self._monitor.begin(self._make_view(str(self.logs.folder)), first=False)
+        self._begin()
         for worker in self._workers:
             with contextlib.suppress(ChannelError):  # it died; the monitor says how
                 worker.channel.send(Run(parcel=parcel), fds=[fd])
+
+    def _begin(self) -> None:
+        self._drop_arrived()
+        self.interrupts.count = 0
+        self._stopping = False
+        self._plan = []
+        self._monitor.begin(self._make_view(str(self.logs.folder)), first=False)
+
+    def debug(self, rank: int) -> None:
+        """Let the user look into a rank whose work has failed."""
+        self._begin()
+        with self.interrupts.answered():
+            for worker in self._workers:
+                with contextlib.suppress(ChannelError):
+                    worker.channel.send(Debug(rank=rank))
+            self.follow(lambda state: state.settled)
 
     @property
     def state(self) -> RunState:
@@ -175,6 +190,8 @@ class Ranks:
             self._keep(note)
         elif isinstance(note, RunState):
             self._on_state(note)
+        elif isinstance(note, Asked):
+            self._ask(note)
         elif isinstance(note, Hung):
             self._on_hang(note)
         elif isinstance(note, Interrupted):
@@ -212,10 +229,23 @@ class Ranks:
             where += [f"C frames of rank {rank}, the most recent call first:", *frames] if frames else []
         self._screen.note("\n".join([f"the run may hang: {hung.hang.reason}", *where]))
 
+    def _ask(self, asked: Asked) -> None:
+        """Ask the user for a rank. The user's interrupt, or the end of the run, ends that too."""
+        try:
+            with self.interrupts.asking():
+                if self.state.broken_off:
+                    return
+                reply = self._screen.ask(asked.question)
+        except KeyboardInterrupt:
+            return
+        with contextlib.suppress(ChannelError):  # it died; the monitor says how
+            self._workers[asked.rank].channel.send(reply)
+        self._monitor.note_answer(asked.rank)
+
     @property
     def interrupted(self) -> bool:
         """Whether the user asked to stop, at whatever moment of the run."""
-        return self._interrupts > 0
+        return self.interrupts.count > 0
 
     def _on_interrupt(self) -> None:
         if self._stopping:
@@ -257,10 +287,10 @@ class Ranks:
         arrived = {rank: self._read(rank) for rank in sorted(self._arrived) if rank in self.state.alive}
         first = self._arrived.get(0)
         unbound = first.values.unbound if first else ()
-        with self._foreign_code():
+        with self._users_code():
             landed = land(arrived, unbound, self._twins, world_size=len(self._workers))
         landed.lost = {**self.lost(), **landed.lost}
-        if self.state.ranks[0].phase == "gone" and 0 not in self._arrived and self._interrupts < 2:
+        if self.state.ranks[0].phase == "gone" and 0 not in self._arrived and self.interrupts.count < 2:
             ended_by_us = 0 in self._ended_by_us
             reason = "it did not come out of its work and was ended" if ended_by_us else "its process ended"
             landed.lost["what rank 0 had changed"] = reason
@@ -292,7 +322,7 @@ class Ranks:
         while True:
             arrived = self._arrived[rank]
             try:
-                with self._foreign_code():
+                with self._users_code():
                     return unpack(arrived.values.parcel, arrived.fd, self._twins)
             except ValueLost as lost:
                 without[lost.key] = lost.reason
@@ -316,9 +346,10 @@ class Ranks:
         running.remove(self)
         self._guard.close()
         self._give_back()
-        self._show_rest()
+        self.rest()
 
-    def _show_rest(self) -> None:
+    def rest(self) -> None:
+        """Show what is left to be shown, and give values back that nobody has taken."""
         shows = []
         while not self._inbox.empty():
             note = self._inbox.get()
@@ -335,33 +366,6 @@ class Ranks:
             os.close(arrived.fd)
         self._arrived.clear()
 
-    @contextlib.contextmanager
-    def answering_interrupts(self) -> Iterator[None]:
-        """SIGINT becomes a note, so that KeyboardInterrupt never strikes our own code midway.
-
-        While values are read and written, which runs the user's code, the third one is raised as
-        usual: a way out of code that does not return. Off the main thread there are no signals.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def on_interrupt(*_: object) -> None:
-            self._interrupts += 1
-            if self._interrupts > 2 and self._in_foreign_code:
-                raise KeyboardInterrupt
-            self._inbox.put(Interrupted())
-
-        before = signal.signal(signal.SIGINT, on_interrupt)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-    @contextlib.contextmanager
-    def _foreign_code(self) -> Iterator[None]:
-        self._in_foreign_code = True
-        try:
-            yield
-        finally:
-            self._in_foreign_code = False
+    def _users_code(self) -> AbstractContextManager[None]:
+        """Values are read and written here, which runs the user's code: the third interrupt ends it."""
+        return self.interrupts.raised(3)

@@ -15,6 +15,7 @@ from nbdist.devices import as_local, resolve, this_machine
 from nbdist.errors import OptionError, RunInterrupted, SessionError
 from nbdist.messages import Assignment
 from nbdist.options import Options, from_keywords
+from nbdist.session.held import hold, release
 from nbdist.session.method import choose_method
 from nbdist.session.ranks import Ranks
 from nbdist.shell import current_shell
@@ -100,20 +101,26 @@ def _load_torch() -> None:
 def _run_once(work: Work, options: Options, shell: Any, *, show_result: bool) -> Any:
     """Start ranks for one piece of work, bring back what it did, and end them."""
     _load_torch()
+    release()
     found = reached(_namespace(shell), _roots(work, options), work.objects)
     wanted = Wanted(output=options.output, gather=options.gather)
     birth = Birth(found=found, twins=twins_of(found), work=work, wanted=wanted)
     ranks = _open(options, shell)
     method = choose_method(options.start_method, birth, Screen(shell))
-    with ranks.answering_interrupts():
+    with ranks.interrupts.answered():
         ranks.start(method, birth, with_ipython=shell is not None)
+        kept = False
         try:
             state = ranks.follow(lambda state: state.settled)
             landed = ranks.bring_back()
             data = ranks.result_data()
             _needed_parts.update(ranks.imported())
+            kept = options.hold and bool(state.failures)
         finally:
-            ranks.stop()
+            if kept:
+                hold(ranks, Screen(shell))
+            else:
+                ranks.stop()
     _report(landed, ranks, Screen(shell))
     _raise_failure(state, ranks, birth.twins)
     return RichValue(data) if data is not None and show_result else landed.result
@@ -239,6 +246,7 @@ class Session:
             LaunchError, RankFailedError: the ranks do not come up; none is left.
         """
         _load_torch()
+        release()
         if self._ranks is not None:
             raise SessionError(
                 "This session has been started already. Call stop() first, or make another Session."
@@ -252,7 +260,7 @@ class Session:
         if method != "fork":  # these ranks begin with nothing of the notebook
             self._twins = Twins(found.namespace, {}, {})
             self._twins.names = {}
-        with ranks.answering_interrupts():
+        with ranks.interrupts.answered():
             ranks.start(method, birth, with_ipython=self._shell is not None)
             self._ranks = ranks
             state = ranks.follow(lambda state: not any(rank.phase == "starting" for rank in state.ranks))
@@ -278,7 +286,7 @@ class Session:
                 raise SessionError(
                     f"{function!r} and its arguments cannot be sent to the ranks: {lost['call']}"
                 )
-            with ranks.answering_interrupts():
+            with ranks.interrupts.answered():
                 ranks.send(parcel, fd)
                 state = ranks.follow(lambda state: state.settled)
                 self._end_if_failed(ranks, state)

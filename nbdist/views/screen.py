@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from nbdist.errors import ranks_text
-from nbdist.messages import Display
+from nbdist.messages import Asking, Display, Reply
 from nbdist.views.text import Item, Shown
 
 
@@ -40,6 +41,14 @@ class Screen:
     def note(self, text: str) -> None:
         """A word of nbdist's own, beside the cell's output."""
         self._write("stderr", f"nbdist: {text}\n")
+
+    def ask(self, question: Asking) -> Reply:
+        """Put a rank's question to the user."""
+        ask = getpass.getpass if question.secret else input
+        try:
+            return Reply(text=ask(question.prompt))
+        except (EOFError, NotImplementedError, OSError) as error:  # nobody is there to be asked
+            return Reply(error=error)
 
     def _write(self, name: str, text: str) -> None:
         stream = getattr(sys, name)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from nbdist.cell import READY_MADE_NAMES
 from nbdist.channel import Channel
 from nbdist.errors import ChannelEnded, Failure
-from nbdist.messages import Assignment, HandingOver, Leave, Raised, Ready, Run, SendAgain
+from nbdist.messages import Assignment, Debug, Finished, HandingOver, Leave, Raised, Ready, Run, SendAgain
 from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
@@ -25,6 +25,7 @@ from nbdist.values.surroundings import ENVIRONMENT, Surroundings, difference, su
 from nbdist.values.twins import Twins
 from nbdist.worker import interrupts
 from nbdist.worker.afterfork import note_last_words
+from nbdist.worker.asking import Questions
 from nbdist.worker.capture import Outbox, replace_streams
 from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import finished, nothing_to_hand_over
@@ -32,7 +33,7 @@ from nbdist.worker.hints import hint_for, is_consequence
 from nbdist.worker.leaving import leave
 from nbdist.worker.threads import share_cores, threads_of_work
 from nbdist.worker.watch import Watch
-from nbdist.worker.work import CallWork, Done, Wanted, Work, formatted, is_good_exit
+from nbdist.worker.work import CallWork, Done, Wanted, Work, formatted, is_good_exit, users_traceback
 
 
 class Rank:
@@ -48,6 +49,8 @@ class Rank:
         self._done = Done()
         self._notebooks_own: dict[str, Any] = {}
         self._still_lent: dict[str, Any] = {}
+        self._questions = Questions(channel, self._outbox, assignment.rank)
+        self._failed: BaseException | None = None
         self._around: Surroundings = {}
         self._watch = Watch(twins.namespace, assignment, self._outbox)
 
@@ -55,6 +58,7 @@ class Rank:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
         interrupts.install(self._free_main_thread)
         replace_streams(self._outbox)
+        self._questions.install()
         os.environ.update(environment(self._assignment))
         self._twins.watch_forks()
         config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
@@ -70,6 +74,8 @@ class Rank:
         while not isinstance(message := self._channel.receive(), Leave):
             if isinstance(message, SendAgain):
                 self._hand_over(message.without)
+            elif isinstance(message, Debug):
+                self._debug(message)
             elif isinstance(message, Run):
                 self._finish(self._do(self._unpack_call(message)))
 
@@ -110,7 +116,22 @@ class Rank:
             self._outbox.post(Raised(type_name=type(error).__name__))  # the traceback may take a while
             return Done(error=error, traceback=tuple(formatted(error)))
 
+    def _debug(self, message: Debug) -> None:
+        """Let the user look into what failed, if it was this rank; nothing is handed over."""
+
+        def look() -> Done:
+            if self._failed is not None and message.rank == self._assignment.rank:
+                self._lend_ready_made()
+                self._questions.post_mortem(users_traceback(self._failed))
+                self._take_back_ready_made()
+            return Done()
+
+        done = self._attempt(look)
+        self._outbox.post(Finished(outcome=done.outcome))
+        self._outbox.flush()
+
     def _do(self, work: Work) -> Done:
+        self._failed = None  # its frames hold memory
         self._lend_ready_made()
         around = self._surroundings()
         with self._watch.working():
@@ -176,6 +197,7 @@ class Rank:
 
     def _finish(self, done: Done) -> None:
         self._done = done
+        self._failed = done.error
         self._outbox.post(HandingOver())
         ctypes.CDLL(None).fflush(None)  # C libraries' text comes before the word that we are done
         self._hand_over({})

@@ -6,15 +6,13 @@ The forked shell runs the cell; what it would show goes to the rank's outbox.
 from __future__ import annotations
 
 import asyncio
-import builtins
-import getpass
 import logging
 import os
 import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
@@ -99,8 +97,8 @@ def take_over(shell: InteractiveShell, outbox: Outbox) -> None:
     scripts = shell.magics_manager.registry.get("ScriptMagics")
     if scripts is not None:
         scripts.event_loop = None  # its thread is not in this process; the next %%bash makes another
-    builtins.input = _no_input
-    getpass.getpass = _no_input
+    shell.call_pdb = False  # `%pdb on` is for the notebook's own cells
+    warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)  # advice for a terminal
     _keep_comms_here()
 
 
@@ -126,12 +124,6 @@ def _text_bars(text: str) -> None:
             delattr(tqdm_notebook, name)
 
 
-def _no_input(prompt: object = "", *_: Any, **__: Any) -> NoReturn:
-    raise EOFError(
-        f"input({str(prompt)!r}): a rank cannot ask. Ask in an ordinary cell and use the answer here."
-    )
-
-
 def _keep_comms_here() -> None:
     """A widget made in a rank has no front end: its messages go nowhere instead of into dead sockets."""
     try:
@@ -153,7 +145,6 @@ def run_cell(text: str) -> Done:
     tracebacks = _Tracebacks(shell, hook.outbox)
     hook.value = None
     _text_bars(text)
-    warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)  # advice for a terminal
     outcome = shell.run_cell(text, store_history=False)
     error = outcome.error_before_exec or outcome.error_in_exec
     shown = tracebacks.end(error)

@@ -141,11 +141,7 @@ class CallWork:
 
 def formatted(error: BaseException) -> list[str]:
     """An exception's traceback as IPython shows it where it runs, from the user's first frame on."""
-    trace = error.__traceback__
-    tail = trace
-    while tail is not None and tail.tb_next is not None and _is_machinery(tail):
-        tail = tail.tb_next
-    tail = without_our_end(tail)
+    tail = users_traceback(error)
     shell = current_shell()
     if shell is not None and not is_group(error):
         show = partial(shell.InteractiveTB.structured_traceback, type(error), error, tail, tb_offset=0)
@@ -154,6 +150,14 @@ def formatted(error: BaseException) -> list[str]:
             return list(shown)
     text = call_foreign(partial(traceback.format_exception, type(error), error, tail))
     return "".join(text).splitlines() if not isinstance(text, Refusal) else []
+
+
+def users_traceback(error: BaseException) -> types.TracebackType | None:
+    """An exception's traceback from the user's first frame to the user's last."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and _is_machinery(trace):
+        trace = trace.tb_next
+    return without_our_end(trace)
 
 
 def is_good_exit(error: BaseException) -> bool:

@@ -1,0 +1,80 @@
+"""Ranks that are kept after a failure, so that the user can look into them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nbdist.errors import SessionError, ranks_phrase
+from nbdist.session.ranks import Ranks
+from nbdist.shell import current_shell
+from nbdist.state import RunState
+from nbdist.views.screen import Screen, is_watched
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Ranks, and the state in which their run ended."""
+
+    ranks: Ranks
+    ended: RunState
+
+    @property
+    def broken(self) -> list[int]:
+        """Ranks whose work did not end well and that live, the one that failed first before all."""
+        causes = [failure.rank for failure in self.ended.failures]
+        others = [rank.rank for rank in self.ended.ranks if rank.outcome == "interrupted"]
+        return [rank for rank in dict.fromkeys([*causes, *others]) if rank in self.ranks.state.alive]
+
+
+_held: list[_Held] = []
+
+
+def hold(ranks: Ranks, screen: Screen) -> None:
+    """Keep ranks whose run has failed until `release`."""
+    held = _Held(ranks, ranks.state)
+    ranks.rest()
+    _held.append(held)
+    if held.broken:
+        screen.note(
+            f"the ranks are kept: %distributed debug opens pdb where rank {held.broken[0]} failed, "
+            "%distributed stop ends them, and so does the next cell on ranks."
+        )
+
+
+def anything_held() -> bool:
+    """Whether ranks are kept."""
+    return bool(_held)
+
+
+def release() -> bool:
+    """End the ranks that are kept; whether there were any."""
+    had_any = bool(_held)
+    while _held:
+        _held.pop().ranks.stop()
+    return had_any
+
+
+def debug(rank: int | None = None) -> None:
+    """Open pdb at the frame in which a kept rank failed or was stopped.
+
+    Args:
+        rank: which; None for the one that failed first.
+
+    Raises:
+        SessionError: no ranks are kept, or there is nothing to look into in this one.
+    """
+    if not is_watched(current_shell()):
+        raise SessionError("%distributed debug asks for commands, and nobody can be asked here.")
+    if not _held:
+        raise SessionError(
+            "No ranks are kept. Run the cell with %%distributed --hold: when it fails, its ranks wait, "
+            "and %distributed debug opens pdb where the first of them failed."
+        )
+    broken = _held[-1].broken
+    if not broken:
+        raise SessionError("The ranks that failed have ended: there is nothing to look into.")
+    if rank is not None and rank not in broken:
+        raise SessionError(
+            f"%distributed debug {rank}: there is nothing to look into. Allowed: {ranks_phrase(broken)}."
+        )
+    _held[-1].ranks.debug(broken[0] if rank is None else rank)
