@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -51,13 +52,18 @@ def environment(assignment: Assignment) -> dict[str, str]:
 
 
 class Group:
-    """The default process group of one rank."""
+    """The default process group of one rank.
+
+    Attributes:
+        generation: counts the groups that were made.
+    """
 
     def __init__(self, assignment: Assignment):
         self._assignment = assignment
         self._store: Any = None
         self._store_name = ""
-        self._generation = 0
+        self.generation = 0
+        self._changing = threading.Lock()
         # Every group ever made. The last reference to a destroyed one may be dropped by C++ code that
         # holds the GIL, and its destructor waits for a thread that needs the GIL: for ever.
         self._kept: list[Any] = []
@@ -94,12 +100,19 @@ class Group:
         yield
         self._sockets |= _open_sockets() - before
 
-    def break_off(self) -> None:
+    def break_off(self, generation: int) -> None:
         """Make every operation that waits for a peer fail, now. The groups cannot be used afterwards.
+
+        Nothing happens once there is a later generation: it is not to suffer for the former one.
 
         gloo's own abort does not free a thread that waits; the end of its connections does. One that
         waits at the store opens its file again and again, by a name that is this rank's own.
         """
+        with self._changing:
+            if generation == self.generation:
+                self._break_off()
+
+    def _break_off(self) -> None:
         if self._store_name:
             os.unlink(self._store_name)
             os.mkdir(self._store_name)
@@ -176,17 +189,24 @@ class Group:
     def _next_store(self) -> Any:
         import torch.distributed as dist
 
+        with self._changing:
+            store = self._opened_store()
+            self.generation += 1
+        return dist.PrefixStore(f"nbdist/{self.generation}", store)
+
+    def _opened_store(self) -> Any:
+        import torch.distributed as dist
+
         if self._store is None:
             # No TCPStore: each of its clients asks for the name of 127.0.0.1, and where the name server
             # does not answer, which is so on many a machine without internet, waits for seconds.
             # A name of this rank's own, and a new one after each `break_off`.
-            name = f"store-{self._assignment.rank}-{self._generation}"
+            name = f"store-{self._assignment.rank}-{self.generation}"
             path = os.path.join(self._assignment.scratch, name)
             os.symlink("store", path)
             self._store_name = path
             self._store = dist.FileStore(self._store_name, self._assignment.world_size)
-        self._generation += 1
-        return dist.PrefixStore(f"nbdist/{self._generation}", self._store)
+        return self._store
 
 
 def _open_sockets() -> set[tuple[int, int]]:

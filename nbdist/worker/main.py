@@ -56,7 +56,7 @@ class Rank:
 
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
-        interrupts.install(self._free_main_thread)
+        interrupts.install(self._aim)
         replace_streams(self._outbox)
         self._questions.install()
         os.environ.update(environment(self._assignment))
@@ -72,6 +72,8 @@ class Rank:
             if work is not None:
                 self._finish(self._do(work))
         while not isinstance(message := self._channel.receive(), Leave):
+            if not isinstance(message, SendAgain):
+                interrupts.forget()
             if isinstance(message, SendAgain):
                 self._hand_over(message.without)
             elif isinstance(message, Debug):
@@ -84,10 +86,15 @@ class Rank:
         leave(self._twins.known.values())
         self._outbox.flush()
 
-    def _free_main_thread(self) -> None:
-        """It has been interrupted and does not come back to Python."""
-        self._watch.tell()
-        self._group.break_off()
+    def _aim(self) -> Callable[[], None]:
+        """What frees a main thread that has been interrupted and does not come back to Python."""
+        generation = self._group.generation
+
+        def free() -> None:
+            self._watch.tell()
+            self._group.break_off(generation)
+
+        return free
 
     def _get_ready(self) -> Done:
         shell = current_shell()
@@ -107,6 +114,8 @@ class Rank:
         """The boundary at which whatever the user's code raises becomes a message."""
         try:
             with interrupts.listening(True):
+                if interrupts.came():  # before there was anything to interrupt
+                    raise KeyboardInterrupt
                 return step()
         except BaseException as error:  # noqa: BLE001
             if is_good_exit(error):
