@@ -10,7 +10,7 @@ from notebook_kernel import NotebookKernel
 METHODS = ["fork", "forkserver", "spawn"]
 
 IMPORTS = """
-import copy, os, pickle, random, sys, warnings
+import decimal, os, random, sys, warnings
 import matplotlib, numpy as np, pandas as pd, torch
 """
 
@@ -22,6 +22,8 @@ around = {
     "dtype": str(torch.get_default_dtype()), "grad": torch.is_grad_enabled(),
     "matmul": torch.get_float32_matmul_precision(), "deterministic": torch.are_deterministic_algorithms_enabled(),
     "benchmark": torch.backends.cudnn.benchmark, "tensor": repr(torch.tensor(1 / 3)),
+    "division": np.geterr()["divide"], "digits": decimal.getcontext().prec,
+    "recursion": sys.getrecursionlimit(), "anomaly": torch.is_anomaly_enabled(),
     "array": repr(np.array([1 / 3])), "rows": pd.get_option("display.max_rows"),
     "dpi": matplotlib.rcParams["figure.dpi"], "colours": str(matplotlib.rcParams["axes.prop_cycle"]),
 }
@@ -35,6 +37,10 @@ os.environ.pop("NBDIST_OLD", None)
 sys.path.insert(0, "/nowhere")
 sys.argv = ["train.py", "--epochs", "3"]
 warnings.filterwarnings("ignore", message="a test's own")
+np.seterr(divide="ignore")
+decimal.getcontext().prec = 50
+sys.setrecursionlimit(12345)
+torch.autograd.set_detect_anomaly(True)
 torch.set_default_dtype(torch.float64)
 torch.set_grad_enabled(False)
 torch.set_float32_matmul_precision("medium")
@@ -99,6 +105,50 @@ def test_random_numbers_go_on_where_the_cell_left_them(fresh: NotebookKernel, me
     assert fresh.value("drawn") == first
     fresh.run(draw).check()
     assert fresh.value("drawn") == second
+
+
+def test_modules_from_a_path_that_the_cell_added_come_back(kernel: NotebookKernel) -> None:
+    (kernel.working_folder / "lib").mkdir()
+    (kernel.working_folder / "lib" / "mine.py").write_text("class Thing:\n    size = 3\n")
+    kernel.run("import sys\npath = list(sys.path)").check()
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        sys.path.append("lib")
+        import mine
+        thing = mine.Thing()
+        """
+    ).check()
+    assert run.stderr == ""
+    assert kernel.value("(type(thing) is mine.Thing, sys.path[-1])") == (True, "lib")
+    kernel.run("sys.path[:] = path\ndel sys.modules['mine'], mine, thing").check()
+
+
+def test_a_cell_that_changes_no_filters_leaves_them_alone(kernel: NotebookKernel) -> None:
+    kernel.run("import warnings\nbefore = list(warnings.filters), warnings.filters").check()
+    kernel.run("%%distributed --devices 2\nx = 1").check()
+    assert kernel.value("list(warnings.filters) == before[0] and warnings.filters is before[1]") is True
+    kernel.run("%%distributed --devices 2\nwarnings.filterwarnings('ignore', message='mine')").check()
+    assert kernel.value("[str(f) for f in warnings.filters if f not in before[0]]") == [
+        "('ignore', re.compile('mine', re.IGNORECASE), <class 'Warning'>, None, 0)"
+    ]
+    kernel.run("warnings.filters[:] = before[0]").check()
+
+
+def test_what_ipython_keeps_for_later_cells_comes_back(kernel: NotebookKernel) -> None:
+    kernel.run("flags = get_ipython().compile.flags").check()
+    kernel.run(
+        """
+        %%distributed --devices 2
+        from __future__ import annotations
+        !exit 3
+        for _ in range(5):
+            pass
+        """
+    ).check()
+    kernel.run("def later(x: Undefined): ...").check()
+    assert kernel.value("(_exit_code, _)") == (3, 4)
+    kernel.run("get_ipython().compile.flags = flags\ndel _, annotations").check()
 
 
 def test_surroundings_come_back_after_a_failure(kernel: NotebookKernel) -> None:

@@ -32,8 +32,8 @@ from nbdist.start.birth import Birth
 from nbdist.start.guard import Guard
 from nbdist.start.worker import Worker, end_workers, occupy_standard_descriptors
 from nbdist.state import RunState
-from nbdist.values.landing import Landed, land
-from nbdist.values.parcel import unpack
+from nbdist.values.landing import Landed, land, with_path_first
+from nbdist.values.parcel import unpack_each
 from nbdist.views.hang import odd_ranks, odd_stacks, standing_report
 from nbdist.views.screen import Screen
 from nbdist.views.text import TextView
@@ -323,7 +323,7 @@ class Ranks:
             arrived = self._arrived[rank]
             try:
                 with self._users_code():
-                    return unpack(arrived.values.parcel, arrived.fd, self._twins)
+                    return dict(with_path_first(unpack_each(arrived.values.parcel, arrived.fd, self._twins)))
             except ValueLost as lost:
                 without[lost.key] = lost.reason
             self._workers[rank].channel.send(SendAgain(without=without))

@@ -103,18 +103,14 @@ def _write(
     return Parcel(frames=tuple(frames), buffers=tuple(spans), size_bytes=end), fd
 
 
-def unpack(parcel: Parcel, fd: int, twins: Twins) -> dict[str, Any]:
-    """Read all values of a parcel; they share memory with its private mapping.
+def unpack_each(parcel: Parcel, fd: int, twins: Twins) -> Iterator[tuple[str, Any]]:
+    """Read one value after another, in the order in which they were packed; they share memory with the
+    parcel's private mapping.
 
     Raises:
         ValueLost: ``key`` names the value that cannot be read, and why. The rest of
             the graph cannot be trusted then: ask the rank to send again without that value.
     """
-    return dict(unpack_each(parcel, fd, twins))
-
-
-def unpack_each(parcel: Parcel, fd: int, twins: Twins) -> Iterator[tuple[str, Any]]:
-    """Read one value after another, as `unpack` does, in the order in which they were packed."""
     if parcel.size_bytes == 0:
         return
     memory = _open(fd, parcel.size_bytes)

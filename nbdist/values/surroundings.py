@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 
 Surroundings = Mapping[str, Any]
@@ -31,15 +32,15 @@ class _Fact:
 
     Attributes:
         read: its value now.
-        write: make it so; where it is `mapped`, the names that changed alone, None for one that is gone.
+        write: makes it as it is in another process; takes what `difference` gave.
+        difference: what is to be written, from the value before (None if there was none) and after.
         module: which must have been imported; else there is nothing to look at.
-        mapped: whether it is a mapping of which only what changed is written.
     """
 
     read: Callable[[], Any]
     write: Callable[[Any], None]
+    difference: Callable[[Any, Any], Any] = lambda _, after: after
     module: str = "sys"
-    mapped: bool = False
 
     @property
     def can_be_written(self) -> bool:
@@ -55,9 +56,25 @@ def _write_environment(changed: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _write_filters(filters: list[Any]) -> None:
+def _changed_items(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[str, Any]:
+    """The items that changed alone; None for one that is gone."""
+    former = before or {}
+    names = [*after, *(former.keys() - after.keys())]
+    return {name: after.get(name) for name in names if not _same(former.get(name), after.get(name))}
+
+
+def _changed_filters(before: list[Any] | None, after: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Those that were added, the first one first, and those that were taken away: a process has filters
+    of its own, too."""
+    former = before or []
+    return [new for new in after if new not in former], [old for old in former if old not in after]
+
+
+def _write_filters(changed: tuple[list[Any], list[Any]]) -> None:
+    added, removed = changed
+    kept = [old for old in warnings.filters if old not in removed and old not in added]
     warnings.resetwarnings()  # modules remember what they have warned of: this makes them ask again
-    warnings.filters[:] = filters  # type: ignore[index]
+    warnings.filters[:] = [*added, *kept]  # type: ignore[index]
 
 
 def _numpy() -> Any:
@@ -96,6 +113,8 @@ def _torch_settings() -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "matmul": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "anomaly": torch.is_anomaly_enabled(),
+        "anomaly.nan": torch.is_anomaly_check_nan_enabled(),
         "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
         "cudnn.benchmark": torch.backends.cudnn.benchmark,
         "cudnn.deterministic": torch.backends.cudnn.deterministic,
@@ -114,14 +133,32 @@ def _write_torch_settings(changed: Mapping[str, Any]) -> None:
     if "deterministic" in changed or "warn_only" in changed:
         mode = changed.get("deterministic", torch.are_deterministic_algorithms_enabled())
         torch.use_deterministic_algorithms(mode, warn_only=bool(changed.get("warn_only")))
+    if "anomaly" in changed or "anomaly.nan" in changed:
+        mode = changed.get("anomaly", torch.is_anomaly_enabled())
+        torch.autograd.set_detect_anomaly(
+            mode, changed.get("anomaly.nan", torch.is_anomaly_check_nan_enabled())
+        )
     for name in ("benchmark", "deterministic"):
         if f"cudnn.{name}" in changed:
             setattr(torch.backends.cudnn, name, changed[f"cudnn.{name}"])
     vars(torch._tensor_str.PRINT_OPTS).update(changed.get("printing", {}))
 
 
+def _compiler_flags() -> int:
+    shell = current_shell()
+    return shell.compile.flags if shell is not None else 0
+
+
+def _write_compiler_flags(flags: int) -> None:
+    shell = current_shell()
+    if shell is not None:
+        shell.compile.flags = flags
+
+
+PATH = "sys.path"
+
 _FACTS: dict[str, _Fact] = {
-    "sys.path": _Fact(
+    PATH: _Fact(
         read=lambda: list(sys.path),
         write=lambda path: sys.path.__setitem__(slice(None), path),
     ),
@@ -130,8 +167,19 @@ _FACTS: dict[str, _Fact] = {
         write=lambda argv: sys.argv.__setitem__(slice(None), argv),
     ),
     "the working folder": _Fact(read=os.getcwd, write=os.chdir),
-    ENVIRONMENT: _Fact(read=lambda: dict(os.environ), write=_write_environment, mapped=True),
-    "warnings' filters": _Fact(read=lambda: list(warnings.filters), write=_write_filters),
+    ENVIRONMENT: _Fact(read=lambda: dict(os.environ), write=_write_environment, difference=_changed_items),
+    "warnings' filters": _Fact(
+        read=lambda: list(warnings.filters), write=_write_filters, difference=_changed_filters
+    ),
+    "the recursion limit": _Fact(read=sys.getrecursionlimit, write=sys.setrecursionlimit),
+    "features of later cells": _Fact(  # from __future__ import ...
+        module="IPython", read=_compiler_flags, write=_write_compiler_flags
+    ),
+    "decimal's context": _Fact(
+        module="decimal",
+        read=lambda: sys.modules["decimal"].getcontext().copy(),
+        write=lambda context: sys.modules["decimal"].setcontext(context),
+    ),
     "random's state": _Fact(read=random.getstate, write=random.setstate),
     "numpy's random state": _Fact(
         module="numpy.random",
@@ -148,13 +196,22 @@ _FACTS: dict[str, _Fact] = {
         read=lambda: _numpy().get_printoptions(),
         write=lambda options: _numpy().set_printoptions(**options),
     ),
-    "torch's settings": _Fact(module="torch", read=_torch_settings, write=_write_torch_settings, mapped=True),
-    "pandas' options": _Fact(module="pandas", read=_pandas_options, write=_write_pandas_options, mapped=True),
+    "numpy's handling of errors": _Fact(
+        module="numpy",
+        read=lambda: _numpy().geterr(),
+        write=lambda handling: _numpy().seterr(**handling),
+    ),
+    "torch's settings": _Fact(
+        module="torch", read=_torch_settings, write=_write_torch_settings, difference=_changed_items
+    ),
+    "pandas' options": _Fact(
+        module="pandas", read=_pandas_options, write=_write_pandas_options, difference=_changed_items
+    ),
     "matplotlib's settings": _Fact(
         module="matplotlib",
         read=_matplotlib_settings,
         write=lambda changed: sys.modules["matplotlib"].rcParams.update(changed),
-        mapped=True,
+        difference=_changed_items,
     ),
 }
 """In the order in which they are written: what is imported comes from ``sys.path``."""
@@ -172,13 +229,8 @@ def difference(before: Surroundings, after: Surroundings) -> Surroundings:
     for title, value in after.items():
         former = before.get(title)
         if not _same(former, value):
-            changed[title] = _changed_items(former or {}, value) if _FACTS[title].mapped else value
+            changed[title] = _FACTS[title].difference(former, value)
     return changed
-
-
-def _changed_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    names = [*after, *(before.keys() - after.keys())]
-    return {name: after.get(name) for name in names if not _same(before.get(name), after.get(name))}
 
 
 def _same(one: Any, other: Any) -> bool:

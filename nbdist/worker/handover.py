@@ -22,11 +22,7 @@ from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 
 
 def _is_shells(name: str) -> bool:
-    return (
-        name in SHELLS_OWN
-        or name in ("_", "__", "___")
-        or (name.startswith("_") and name.lstrip("_i").isdigit())
-    )
+    return name in SHELLS_OWN or (name.startswith("_") and name.lstrip("_i").isdigit())
 
 
 def _bound(twins: Twins, wanted: Wanted, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +74,7 @@ def finished(
         own, refused = _of_first_rank(twins, wanted, names)
         values |= own
         if wanted.output is None:
-            values |= {f"around:{title}": value for title, value in around.items()}
+            values = {**{f"around:{title}": value for title, value in around.items()}, **values}
     if (rank == 0 or wanted.results) and done.result is not None:
         values["result"] = done.result
     chosen = {key: value for key, value in values.items() if key not in without}

@@ -18,7 +18,7 @@ from nbdist.messages import Outcome
 from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 
-SHELLS_OWN = frozenset("_i _ii _iii _ih _oh _dh In Out exit quit get_ipython _exit_code __builtins__".split())
+SHELLS_OWN = frozenset("_i _ii _iii _ih _oh _dh In Out exit quit get_ipython __builtins__".split())
 """Names of a namespace that belong to its IPython: a rank's history is not the notebook's."""
 
 
