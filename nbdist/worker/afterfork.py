@@ -22,10 +22,12 @@ from collections.abc import Collection
 from multiprocessing import process, resource_tracker, util
 from typing import Any
 
+from nbdist.worker.descriptors import open_descriptors
 from nbdist.worker.leaving import forget_exit_handlers
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
+_MOST_DESCRIPTORS = 10_240  # macOS: more are refused, though its limit is called infinite
 _SIGNALS = frozenset(signal.valid_signals())  # asking takes a millisecond
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -53,9 +55,9 @@ def become_rank(kernel_pid: int, fds: tuple[int, int, int]) -> None:
 
 
 def end_with(kernel_pid: int) -> None:
-    """Have Linux kill this process when its parent's forking thread ends, SIGKILL included."""
-    if sys.platform == "linux":
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    """Have Linux kill this process when its parent's forking thread ends, SIGKILL included. Elsewhere the
+    guard does."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != kernel_pid:  # it ended before the call above
         os._exit(1)
 
@@ -63,14 +65,20 @@ def end_with(kernel_pid: int) -> None:
 def _allow_descriptors() -> None:
     """As many as may be: a rank inherits all numbers that the kernel uses, and needs some of its own."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = hard if hard != resource.RLIM_INFINITY else max(soft, _MOST_DESCRIPTORS)
+    if soft != most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _allow_tracing(kernel_pid: int) -> None:
     """Let the kernel, and debuggers that it starts, look into this process where that needs leave."""
+    _prctl(_PR_SET_PTRACER, kernel_pid)
+
+
+def _prctl(what: int, value: int) -> None:
+    """Ask Linux for something that it alone offers."""
     if sys.platform == "linux":
-        _libc.prctl(_PR_SET_PTRACER, kernel_pid, 0, 0, 0)
+        _libc.prctl(what, value, 0, 0, 0)
 
 
 def last_words_path(scratch: str, rank: int) -> str:
@@ -95,7 +103,7 @@ def _reset_signals() -> None:
 
 def _replace_descriptors(keep: Collection[int]) -> None:
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for fd in _open_descriptors():
+    for fd in open_descriptors():
         if fd in keep or fd == null:
             continue
         try:
@@ -107,11 +115,6 @@ def _replace_descriptors(keep: Collection[int]) -> None:
         elif fd == 0 or not (stat.S_ISDIR(mode) or stat.S_ISCHR(mode)):
             os.dup2(null, fd, inheritable=os.get_inheritable(fd))
     os.close(null)
-
-
-def _open_descriptors() -> list[int]:
-    folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-    return [int(name) for name in os.listdir(folder)]
 
 
 def _reopen(fd: int) -> None:

@@ -18,8 +18,10 @@ from typing import Any
 
 from nbdist.errors import OptionError
 from nbdist.messages import DEVICE_VARIABLE, RUN_VARIABLE, STRATEGY_VARIABLE, Assignment
+from nbdist.worker.descriptors import open_descriptors
 
 _LOOPBACK = "127.0.0.1"
+_LOOPBACK_INTERFACES = ("lo", "lo0")
 
 
 def environment(assignment: Assignment) -> dict[str, str]:
@@ -46,9 +48,16 @@ def environment(assignment: Assignment) -> dict[str, str]:
     }
     if assignment.visible_devices is not None:
         env["CUDA_VISIBLE_DEVICES"] = assignment.visible_devices
+    loopback = _loopback_interface()
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        env[name] = os.environ.get(name, "lo")
+        env[name] = os.environ.get(name, loopback)
     return env
+
+
+def _loopback_interface() -> str:
+    """``lo`` on Linux, ``lo0`` on macOS."""
+    there = {name for _, name in socket.if_nameindex()}
+    return next((name for name in _LOOPBACK_INTERFACES if name in there), _LOOPBACK_INTERFACES[0])
 
 
 class Group:
@@ -212,11 +221,11 @@ class Group:
 def _open_sockets() -> set[tuple[int, int]]:
     """This process's sockets, as descriptor and inode (a number may be used again by another socket)."""
     found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own descriptor
-            status = os.fstat(int(name))
+    for fd in open_descriptors():
+        with contextlib.suppress(OSError):  # the listing's own
+            status = os.fstat(fd)
             if stat.S_ISSOCK(status.st_mode):
-                found.add((int(name), status.st_ino))
+                found.add((fd, status.st_ino))
     return found
 
 

@@ -61,7 +61,7 @@ def hint_for(error: BaseException, text: str) -> str:
 def _size_of_shm() -> str:
     try:
         size = os.statvfs(_SHM)
-    except OSError:
+    except OSError:  # not on macOS
         return ""
     mebibytes = size.f_frsize * size.f_blocks / 2**20
     return f"{_SHM}, through which worker processes send their batches, holds {mebibytes:,.0f} MiB. "

@@ -36,27 +36,26 @@ _WORK = ("nbdist.worker.work", "nbdist.worker.notebook")  # runs the user's code
 class Pulse:
     """Tells whether the main thread runs Python, or is inside one call of C code all the time.
 
-    The interpreter makes a pending call between two bytecodes of the main thread. Ours is `sem_post`: C
-    code that only counts, so that no Python of ours runs there and no interrupt can be lost in it.
+    The interpreter makes a pending call between two bytecodes of the main thread. Ours is `sigfillset`: C
+    code that only fills some memory, so that no Python of ours runs there and no interrupt can be lost in it.
 
     Attributes:
         seen_s: when the main thread was last seen to run Python, monotonic.
     """
 
     def __init__(self) -> None:
-        libc = ctypes.CDLL(None)
-        self._semaphore = ctypes.create_string_buffer(64)  # more than any system's sem_t
-        self._trywait, self._post = libc.sem_trywait, ctypes.cast(libc.sem_post, ctypes.c_void_p)
-        libc.sem_init(self._semaphore, 0, 0)
+        self._fill = ctypes.cast(ctypes.CDLL(None).sigfillset, ctypes.c_void_p)
+        self._memory = ctypes.create_string_buffer(1024)  # more than any system's sigset_t
         self._asked = False
         self.seen_s = time.monotonic()
 
     def stands_since(self, now_s: float) -> float:
         """When it was last seen to run Python; `now_s` if it has done so since the last call."""
-        if not self._asked or self._trywait(self._semaphore) == 0:
+        if not self._asked or self._memory[0] != b"\0":
             self.seen_s = now_s
+            self._memory[0] = b"\0"
             # The queue of pending calls may be full: then we ask next time.
-            self._asked = ctypes.pythonapi.Py_AddPendingCall(self._post, self._semaphore) == 0
+            self._asked = ctypes.pythonapi.Py_AddPendingCall(self._fill, self._memory) == 0
         return self.seen_s
 
 
@@ -80,6 +79,14 @@ class _Share:
         return used_s / passed_s if passed_s else 1.0
 
 
+def _clock_of(thread: int) -> int:
+    """The clock of a thread's CPU time; where threads have none, that of the whole process, which never
+    takes a busy thread for an idle one."""
+    if sys.platform == "linux":
+        return time.pthread_getcpuclockid(thread)
+    return time.CLOCK_PROCESS_CPUTIME_ID
+
+
 class Watch:
     """Watches the main thread while it works.
 
@@ -99,7 +106,7 @@ class Watch:
         self._told: tuple[Any, ...] = ()
         self._told_still = False
         self._told_s = 0.0
-        self._cpu = _Share(time.pthread_getcpuclockid(self._main))
+        self._cpu = _Share(_clock_of(self._main))
         self._cpu_of_all = _Share(time.CLOCK_PROCESS_CPUTIME_ID)
 
     @contextlib.contextmanager
