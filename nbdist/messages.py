@@ -105,21 +105,15 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkOne:
-    """To the fork server: fork a worker; its channel and the two pipes travel beside it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReapOne:
-    """To the fork server: wait for a worker that has ended."""
-
-    pid: int
+    """To the fork server: fork a worker; its channel, its two pipes and the one for the report of its end
+    travel beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """From the fork server: the new worker's pid, or the ended worker's exit code."""
+    """From the fork server: the new worker's pid."""
 
-    value: int
+    pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class Coroner:
 
     def examine(self, worker: Worker) -> Died:
         """Reap a worker that has ended, and say how it did."""
-        exit_code = worker.reap()
+        exit_code = worker.process.reap()
         if exit_code != 0:
             self._guard.ended(worker.pid)
         return Died(

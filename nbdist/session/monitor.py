@@ -6,12 +6,9 @@ new `RunState`. It never writes to the notebook itself.
 
 from __future__ import annotations
 
-import array
 import codecs
-import fcntl
 import os
 import selectors
-import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +40,7 @@ from nbdist.views.text import Item, TextView
 _SHOW_EVERY_S = 0.1
 _ASK_S = 0.3  # what ranks said before a question is shown before it, but nobody waits longer for more
 _MUTE_S = 0.5  # a process that ends closes its connection before it has ended
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 18  # more than a pipe holds: one read takes all that lies in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +183,7 @@ class Monitor(threading.Thread):
             self._decoders[fd] = decoder("backslashreplace")
             self._selector.register(fd, selectors.EVENT_READ, (kind, worker))
         self._selector.register(worker.channel.fileno(), selectors.EVENT_READ, ("channel", worker))
-        self._selector.register(worker.pidfd, selectors.EVENT_READ, ("end", worker))
+        self._selector.register(worker.process.fileno(), selectors.EVENT_READ, ("end", worker))
 
     def _patience_s(self) -> float | None:
         """How long nothing needs doing: until what waits may be shown, or a hang may be found."""
@@ -214,7 +211,7 @@ class Monitor(threading.Thread):
     def _read_channel(self, worker: Worker) -> None:
         try:
             messages = worker.channel.receive_available()
-        except ChannelError:  # it ended, or died in the middle of a message: its pidfd tells how
+        except ChannelError:  # it ended, or died in the middle of a message: the end of its process tells how
             self._forget(worker.channel.fileno())
             self._mute_s[worker.rank] = time.monotonic()
             return
@@ -314,9 +311,8 @@ class Monitor(threading.Thread):
     def _drain_pipes(self, worker: Worker) -> None:
         for fd, stream in ((worker.stdout_fd, "stdout"), (worker.stderr_fd, "stderr")):
             # What lies there now, no more: a child of the rank may write for ever.
-            for _ in range(-(-_waiting_bytes(fd) // _READ_BYTES)):
-                if fd in self._selector.get_map():
-                    self._read_pipe(worker, fd, stream)  # type: ignore[arg-type]
+            if fd in self._selector.get_map():
+                self._read_pipe(worker, fd, stream)  # type: ignore[arg-type]
 
     def _forget(self, fd: int) -> None:
         if fd in self._selector.get_map():
@@ -333,13 +329,7 @@ class Monitor(threading.Thread):
         except BlockingIOError:  # a child that left the rank's process group still holds the other end
             self._forget(channel_fd)
         self._drain_pipes(worker)
-        for fd in (channel_fd, worker.pidfd, worker.stdout_fd, worker.stderr_fd):
+        for fd in (channel_fd, worker.process.fileno(), worker.stdout_fd, worker.stderr_fd):
             self._forget(fd)
         worker.close()
         self._fold(worker.rank, died)
-
-
-def _waiting_bytes(fd: int) -> int:
-    counted = array.array("i", [0])
-    fcntl.ioctl(fd, termios.FIONREAD, counted)
-    return counted[0]

@@ -1,4 +1,7 @@
-"""Start method ``fork``: workers are copies of the kernel and share its memory until they write."""
+"""Start method ``fork``: workers are copies of the kernel and share its memory until they write.
+
+It serves on Linux alone, and uses what only Linux has.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import io
 import os
 import random
+import signal
 import sys
 import threading
 import traceback
@@ -17,7 +21,8 @@ from nbdist.errors import LaunchError
 from nbdist.forksafety import fork_gate, heal, no_logging
 from nbdist.messages import Assignment
 from nbdist.start.birth import Birth
-from nbdist.start.worker import Ends, Worker, end_workers
+from nbdist.start.process import reap_child
+from nbdist.start.worker import Ends, Worker, end_workers, not_started
 from nbdist.worker.afterfork import become_rank
 from nbdist.worker.leaving import flush_files
 from nbdist.worker.main import run_rank
@@ -50,20 +55,40 @@ def fork_workers(assignments: Sequence[Assignment], birth: Birth) -> list[Worker
         heal()
         for assignment, own in zip(assignments, ends, strict=True):
             pid = _fork(assignment, own, birth)
-            workers.append(own.worker(assignment.rank, pid))
+            workers.append(own.worker(assignment.rank, ForkedProcess(pid)))
     except OSError as error:
         end_workers(workers)
         for unused in ends[len(workers) :]:
             unused.close()
-        raise LaunchError(
-            f"rank {len(workers)} of {len(assignments)} could not be forked: {error}. "
-            "Ask for fewer ranks (--devices), or raise the limit that it names (ulimit -u, ulimit -n)."
-        ) from error
+        raise not_started(len(workers), len(assignments), error) from error
     return workers
 
 
+class ForkedProcess:
+    """A child of the kernel, held by a descriptor of Linux: no other process is ever taken for it."""
+
+    def __init__(self, pid: int):
+        assert sys.platform == "linux"
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def signal(self, number: signal.Signals) -> None:
+        assert sys.platform == "linux"
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def reap(self) -> int:
+        return reap_child(self.pid)
+
+    def close(self) -> None:
+        os.close(self._pidfd)
+
+
 @contextlib.contextmanager
-def _quiet_fork_warning() -> Iterator[None]:
+def quiet_fork_warning() -> Iterator[None]:
     """Python 3.12 warns of any fork in a process with threads; the fork gate is our answer to that."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
@@ -74,7 +99,7 @@ def _fork(assignment: Assignment, ends: Ends, birth: Birth) -> int:
     kernel_pid = os.getpid()
     random_state = random.getstate()
     with fork_gate, no_logging():
-        with _quiet_fork_warning():
+        with quiet_fork_warning():
             pid = os.fork()
         if pid == 0:  # it never leaves this block: what is held here is the kernel's to release
             random.setstate(random_state)  # Python seeds it anew in every forked child

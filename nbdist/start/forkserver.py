@@ -13,12 +13,11 @@ from collections.abc import Sequence
 
 from nbdist.channel import channel_pair
 from nbdist.errors import ChannelError, LaunchError
-from nbdist.messages import Answer, Assignment, Begin, ForkOne, Ready, ReapOne
+from nbdist.messages import Answer, Assignment, Begin, ForkOne, Ready
 from nbdist.start.birth import Birth
 from nbdist.start.luggage import pack_luggage
-from nbdist.start.worker import Ends, Worker, start_python
-
-_GONE_WITHOUT_TRACE = 255
+from nbdist.start.process import start_python
+from nbdist.start.worker import Worker, end_workers, not_started, reported_worker
 
 
 class ForkServer:
@@ -42,34 +41,21 @@ class ForkServer:
         Raises:
             ChannelError: the server has ended.
         """
-        ends = Ends()
-        try:
-            pid = self._ask(ForkOne(), ends.their_fds)
-        except ChannelError:
-            ends.close()
-            raise
-        return ends.worker(rank, pid, self._reap)
+        return reported_worker(rank, self._ask_for_one)
 
-    def _reap(self, pid: int) -> int:
-        """The exit code of a worker that has ended."""
-        try:
-            return self._ask(ReapOne(pid=pid), ())
-        except ChannelError:  # the server is gone, and its children with it
-            return _GONE_WITHOUT_TRACE
-
-    def _ask(self, question: ForkOne | ReapOne, fds: Sequence[int]) -> int:
+    def _ask_for_one(self, fds: Sequence[int], report_fd: int) -> int:
         with self._lock:
-            self._channel.send(question, fds=fds)
+            self._channel.send(ForkOne(), fds=(*fds, report_fd))
             while not isinstance(answer := self._channel.receive(), Answer):
                 assert isinstance(answer, Ready)
-            return answer.value
+            return answer.pid
 
     @property
     def ended(self) -> bool:
         """Whether somebody has ended its process."""
         try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # and waited for it
+            return os.waitpid(self.pid, os.WNOHANG) != (0, 0)
+        except ChildProcessError:  # it has been waited for
             return True
 
     def stop(self) -> None:
@@ -120,6 +106,9 @@ def forkserver_workers(
         raise LaunchError(
             f"The fork server has ended: {error}. Run the cell again: it is started anew."
         ) from error
+    except OSError as error:
+        end_workers(workers)
+        raise not_started(len(workers), len(assignments), error) from error
     finally:
         os.close(luggage.fd)
     return workers

@@ -7,10 +7,10 @@ import signal
 
 from nbdist.channel import Channel, channel_of
 from nbdist.errors import ChannelEnded
-from nbdist.messages import Answer, ForkOne, Ready, ReapOne
+from nbdist.messages import Answer, ForkOne, Ready
 from nbdist.start.arrival import arrive, make_main
-from nbdist.start.fork import be_worker
-from nbdist.start.worker import reap_child
+from nbdist.start.fork import be_worker, quiet_fork_warning
+from nbdist.start.process import report_end
 from nbdist.worker.afterfork import end_with
 from nbdist.worker.work import formatted
 
@@ -29,10 +29,8 @@ def main(fd: int, kernel_pid: int, *, with_ipython: bool) -> None:
     try:
         while True:
             question = channel.receive()
-            if isinstance(question, ForkOne):
-                channel.send(Answer(value=_fork(channel)))
-            elif isinstance(question, ReapOne):
-                channel.send(Answer(value=reap_child(question.pid)))
+            assert isinstance(question, ForkOne)
+            channel.send(Answer(pid=_fork(channel)))
     except ChannelEnded:
         return
 
@@ -47,10 +45,13 @@ def _warm_up() -> None:
 
 def _fork(channel: Channel) -> int:
     fds = (channel.take_fd(), channel.take_fd(), channel.take_fd())
+    report_fd = channel.take_fd()
     server_pid = os.getpid()
-    pid = os.fork()
+    with quiet_fork_warning():
+        pid = os.fork()
     if pid == 0:
         be_worker(lambda: arrive(channel_of(fds[0])), server_pid, fds)
     for fd in fds:
         os.close(fd)
+    report_end(pid, report_fd)
     return pid

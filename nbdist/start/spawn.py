@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
+from nbdist.errors import ChannelError
 from nbdist.messages import Assignment, Begin
 from nbdist.start.birth import Birth
 from nbdist.start.luggage import pack_luggage
-from nbdist.start.worker import Ends, Worker, start_python
+from nbdist.start.process import report_end, start_python
+from nbdist.start.worker import Worker, end_workers, not_started, reported_worker
 
 
 def spawn_workers(assignments: Sequence[Assignment], birth: Birth, *, with_ipython: bool) -> list[Worker]:
     """Start one worker per assignment.
 
     Raises:
-        LaunchError: a needed value cannot be sent.
+        LaunchError: a needed value cannot be sent, or the system allows no more processes.
     """
     luggage = pack_luggage(birth)
+    workers: list[Worker] = []
     try:
-        workers = [_spawn(assignment, with_ipython) for assignment in assignments]
+        for assignment in assignments:
+            workers.append(_spawn(assignment, with_ipython))
         for worker, assignment in zip(workers, assignments, strict=True):
-            worker.channel.send(Begin(assignment=assignment, parcel=luggage.parcel), fds=[luggage.fd])
+            with contextlib.suppress(ChannelError):  # it died; the monitor says how
+                worker.channel.send(Begin(assignment=assignment, parcel=luggage.parcel), fds=[luggage.fd])
+    except OSError as error:
+        end_workers(workers)
+        raise not_started(len(workers), len(assignments), error) from error
     finally:
         os.close(luggage.fd)
     return workers
 
 
 def _spawn(assignment: Assignment, with_ipython: bool) -> Worker:
-    ends = Ends()
-    fds = ends.their_fds
-    code = f"from nbdist.start.child import main; main({fds}, {os.getpid()}, with_ipython={with_ipython})"
-    return ends.worker(assignment.rank, start_python(code, fds))
+    def start(fds: tuple[int, int, int], report_fd: int) -> int:
+        arguments = f"{fds}, {os.getpid()}, with_ipython={with_ipython}"
+        pid = start_python(f"from nbdist.start.child import main; main({arguments})", fds)
+        report_end(pid, os.dup(report_fd))
+        return pid
+
+    return reported_worker(assignment.rank, start)

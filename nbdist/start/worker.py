@@ -5,40 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nbdist.channel import Channel, channel_pair
+from nbdist.errors import LaunchError
+from nbdist.start.process import Process, ReportedProcess
 
-_GONE_WITHOUT_TRACE = 255
 _LAST_STANDARD_FD = 2
-_HASH_SEED = "1"
-
-
-def start_python(code: str, fds: Sequence[int]) -> int:
-    """Start a new Python that runs `code`, with this one's module path and these descriptors; its pid.
-
-    All that are started so hash strings alike: ranks must see a set's elements in one order.
-    """
-    prepared = f"import sys; sys.path[:] = {sys.path!r}; {code}"
-    environment = {"PYTHONHASHSEED": _HASH_SEED, **os.environ}
-    process = subprocess.Popen([sys.executable, "-c", prepared], pass_fds=fds, env=environment)
-    process.returncode = 0  # it is reaped through its pid, not by this object
-    return process.pid
-
-
-def reap_child(pid: int) -> int:
-    """Collect an ended child of this process.
-
-    Returns:
-        Its exit code; minus the signal's number for a signal.
-    """
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # the notebook's own code waited for all children
-        return _GONE_WITHOUT_TRACE
 
 
 def occupy_standard_descriptors() -> None:
@@ -54,47 +28,35 @@ class Worker:
     """One worker process.
 
     Attributes:
-        pidfd: readable once the process has ended.
         channel: this side's end of its messages.
         stdout_fd: read end of the pipe on its descriptor 1; non-blocking.
         stderr_fd: the same for descriptor 2.
-        reaper: collects it, in its parent process.
     """
 
     rank: int
-    pid: int
-    pidfd: int
+    process: Process
     channel: Channel
     stdout_fd: int
     stderr_fd: int
-    reaper: Callable[[int], int] = reap_child
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self.process.pid
 
     def interrupt(self) -> None:
         """Send SIGINT to the worker alone."""
-        self._signal(signal.SIGINT)
+        self.process.signal(signal.SIGINT)
 
     def kill(self) -> None:
         """End the worker at once."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
-        try:
-            signal.pidfd_send_signal(self.pidfd, number)
-        except ProcessLookupError:  # it has ended already
-            return
-
-    def reap(self) -> int:
-        """Collect the ended process.
-
-        Returns:
-            Its exit code; minus the signal's number for a signal.
-        """
-        return self.reaper(self.pid)
+        self.process.signal(signal.SIGKILL)
 
     def close(self) -> None:
         """Give back the descriptors of a worker that has been reaped."""
         self.channel.close()
-        for fd in (self.pidfd, self.stdout_fd, self.stderr_fd):
+        self.process.close()
+        for fd in (self.stdout_fd, self.stderr_fd):
             os.close(fd)
 
 
@@ -118,19 +80,17 @@ class Ends:
             self.their_fds = (self.their_channel.fileno(), out_end, err_end)
             self._undo = undo.pop_all()
 
-    def worker(self, rank: int, pid: int, reaper: Callable[[int], int] = reap_child) -> Worker:
+    def worker(self, rank: int, process: Process) -> Worker:
         """The handle on the worker that has been started; its ends are closed on this side."""
         self.their_channel.close()
         for fd in self.their_fds[1:]:
             os.close(fd)
         return Worker(
             rank=rank,
-            pid=pid,
-            pidfd=os.pidfd_open(pid),
+            process=process,
             channel=self._channel,
             stdout_fd=self._out,
             stderr_fd=self._err,
-            reaper=reaper,
         )
 
     def close(self) -> None:
@@ -147,9 +107,37 @@ def _open_pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
     return read_end, write_end
 
 
+def reported_worker(rank: int, start: Callable[[tuple[int, int, int], int], int]) -> Worker:
+    """Start a worker whose parent reports its end.
+
+    Args:
+        start: called with the worker's descriptors and the one that the report goes to (valid during the
+            call alone); gives the pid.
+    """
+    with contextlib.ExitStack() as undo:
+        ends = Ends()
+        undo.callback(ends.close)
+        end_fd, report_fd = os.pipe()
+        undo.callback(os.close, end_fd)
+        try:
+            pid = start(ends.their_fds, report_fd)
+        finally:
+            os.close(report_fd)
+        undo.pop_all()
+    return ends.worker(rank, ReportedProcess(pid, end_fd))
+
+
+def not_started(rank: int, world_size: int, error: OSError) -> LaunchError:
+    """What to raise where the system refuses another process or descriptor."""
+    return LaunchError(
+        f"rank {rank} of {world_size} could not be started: {error}. "
+        "Ask for fewer ranks (--devices), or raise the limit that it names (ulimit -u, ulimit -n)."
+    )
+
+
 def end_workers(workers: Sequence[Worker]) -> None:
     """End workers of a start that failed, and give back what they hold."""
     for worker in workers:
         worker.kill()
-        worker.reap()
+        worker.process.reap()
         worker.close()
