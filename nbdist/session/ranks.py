@@ -33,6 +33,7 @@ from nbdist.start.guard import Guard
 from nbdist.start.worker import Worker, end_workers, occupy_standard_descriptors
 from nbdist.state import RunState
 from nbdist.values.landing import Landed, land, with_path_first
+from nbdist.values.memory import open_memory
 from nbdist.values.parcel import unpack_each
 from nbdist.views.hang import odd_ranks, odd_stacks, standing_report
 from nbdist.views.screen import Screen
@@ -323,7 +324,9 @@ class Ranks:
             arrived = self._arrived[rank]
             try:
                 with self._users_code():
-                    return dict(with_path_first(unpack_each(arrived.values.parcel, arrived.fd, self._twins)))
+                    parcel = arrived.values.parcel
+                    memory = open_memory(arrived.fd, parcel.size_bytes)
+                    return dict(with_path_first(unpack_each(parcel, memory, self._twins)))
             except ValueLost as lost:
                 without[lost.key] = lost.reason
             self._workers[rank].channel.send(SendAgain(without=without))

@@ -68,23 +68,28 @@ class ForkedProcess:
     """A child of the kernel, held by a descriptor of Linux: no other process is ever taken for it."""
 
     def __init__(self, pid: int):
-        assert sys.platform == "linux"
         self.pid = pid
-        self._pidfd = os.pidfd_open(pid)
+        self._pidfd = _open(pid)
 
     def fileno(self) -> int:
         return self._pidfd
 
     def signal(self, number: signal.Signals) -> None:
-        assert sys.platform == "linux"
-        with contextlib.suppress(ProcessLookupError):  # it has ended already
-            signal.pidfd_send_signal(self._pidfd, number)
+        if sys.platform == "linux":
+            with contextlib.suppress(ProcessLookupError):  # it has ended already
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def reap(self) -> int:
         return reap_child(self.pid)
 
     def close(self) -> None:
         os.close(self._pidfd)
+
+
+def _open(pid: int) -> int:
+    if sys.platform == "linux":
+        return os.pidfd_open(pid)
+    raise AssertionError("fork is chosen on Linux alone")
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from nbdist.errors import LaunchError
 from nbdist.messages import Parcel
 from nbdist.shell import current_shell
 from nbdist.start.birth import Birth
+from nbdist.values.memory import Original, open_memory
 from nbdist.values.parcel import pack, unpack_each
 from nbdist.values.surroundings import Surroundings, settle, surroundings
 from nbdist.values.twins import Reached, Twins, is_definition, reached
@@ -119,7 +120,8 @@ def unpack_luggage(parcel: Parcel, fd: int, namespace: dict[str, Any]) -> Unpack
     """Settle in: the notebook's surroundings, and its names in `namespace`."""
     values = {}
     waiting: Surroundings = {}
-    for key, value in unpack_each(parcel, fd, Twins(namespace, {}, {})):
+    memory = open_memory(fd, parcel.size_bytes)
+    for key, value in unpack_each(parcel, memory, Twins(namespace, {}, {})):
         kind, _, name = key.partition(":")
         if key == "surroundings":  # first of all: the rest is imported from the notebook's path
             waiting = settle(value)
@@ -129,13 +131,12 @@ def unpack_luggage(parcel: Parcel, fd: int, namespace: dict[str, Any]) -> Unpack
             namespace[name] = value
         else:
             values[key] = value
-    os.close(fd)
     import torch  # noqa: F401  a rank needs it, whatever the names have brought
 
     settle(waiting)
     work, wanted = values["work"]
     labels = {key: values["labels"][key] for key in values["twins"] if key in values["labels"]}
-    twins = Twins(namespace, values["twins"], labels, told=True)
+    twins = Twins(namespace, values["twins"], labels, told=True, original=Original(fd, memory))
     return Unpacked(twins=twins, work=work, wanted=wanted)
 
 

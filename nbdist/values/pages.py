@@ -6,40 +6,58 @@ the first write gives the writer a page of its own. Bit 56 of a page's entry in
 exactly, for about 10 ms per GB; for a private mapping of a shared file it is the same. A page that
 other processes let go looks written too: that costs a needless copy and is never wrong. Small memory
 shares its pages with other objects, so its bytes are kept and compared.
+
+A rank that was sent its memory in a file has the original to compare with: that settles what the page map
+leaves open, and serves where there is none (macOS). Only a fork where there is none has nothing: all its
+large memory counts as written.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterable
 
 from nbdist.values.kind import Buffer
+from nbdist.values.memory import Original
 
 _SMALL_BYTES = 1 << 16
 _SMALL_TOGETHER_BYTES = 1 << 26
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_PAGE_BYTES = mmap.PAGESIZE
 _ENTRY_BYTES = 8
+_PAGEMAP = "/proc/self/pagemap"
 # The entry's last byte: bit 63 present, 62 swapped, 61 file page or shared memory, 56 exclusive.
 _SWAPPED, _FILE, _EXCLUSIVE = 0x40, 0x20, 0x01
 _WRITTEN = frozenset(b for b in range(256) if (b & _EXCLUSIVE and not b & _FILE) or b & _SWAPPED)
 
 
 class MemoryWatch:
-    """Watches stretches of this process's memory from the moment they are added."""
+    """Watches stretches of this process's memory from the moment they are added.
 
-    def __init__(self) -> None:
-        self._small: dict[Buffer, bytes] = {}
+    Args:
+        original: of the file in which the memory came here, if it did.
+    """
+
+    def __init__(self, original: Original | None = None) -> None:
+        self._original = original
+        self._pages_tell = os.path.exists(_PAGEMAP)
+        self._kept: dict[Buffer, bytes] = {}
         self._kept_bytes = 0
         self._large: set[Buffer] = set()
         self._written: set[Buffer] = set()
 
     def add(self, buffer: Buffer) -> None:
         """Watch from now on."""
-        if buffer.size_bytes <= _SMALL_BYTES and self._kept_bytes < _SMALL_TOGETHER_BYTES:
+        small = buffer.size_bytes <= _SMALL_BYTES and self._kept_bytes < _SMALL_TOGETHER_BYTES
+        if small or self._was_copied_here(buffer):
             self._kept_bytes += buffer.size_bytes
-            self._small[buffer] = bytes(buffer.view())
+            self._kept[buffer] = bytes(buffer.view())
         else:
             self._large.add(buffer)
+
+    def _was_copied_here(self, buffer: Buffer) -> bool:
+        """Whether neither the pages nor the original can tell."""
+        return not self._pages_tell and self._original is not None and not self._original.covers(buffer)
 
     def note_written(self) -> None:
         """Look now; call it before the process forks children of its own.
@@ -51,9 +69,9 @@ class MemoryWatch:
 
     def changed(self, buffer: Buffer) -> bool:
         """Whether watched memory, which must still exist, has been written; call `note_written` before."""
-        if buffer in self._small:
-            return self._small[buffer] != bytes(buffer.view())
-        return buffer in self._written
+        if buffer in self._kept:
+            return self._kept[buffer] != bytes(buffer.view())
+        return buffer in self._written and not (self._original and self._original.equals(buffer))
 
 
 def written(buffers: Iterable[Buffer]) -> set[Buffer]:
@@ -63,7 +81,7 @@ def written(buffers: Iterable[Buffer]) -> set[Buffer]:
     """
     wanted = set(buffers)
     try:
-        pagemap = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        pagemap = os.open(_PAGEMAP, os.O_RDONLY)
     except OSError:
         return wanted
     try:

@@ -1,17 +1,13 @@
-"""Values in one shared-memory file: packed by a rank, opened by the kernel.
+"""Values in one memory file: packed by a rank, opened by the kernel.
 
-The rank copies each buffer once into a memory file (``memfd``); the kernel maps the file
-privately and tensors and arrays lie right on that mapping: no second copy.
+The rank copies each buffer once into the file; the kernel maps it privately and tensors and arrays lie
+right on that mapping: no second copy.
 """
 
 from __future__ import annotations
 
-import ctypes
 import io
-import mmap
-import os
 import pickle
-import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -20,11 +16,10 @@ from nbdist.errors import ValueLost
 from nbdist.messages import Parcel
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import GraphPickler, GraphUnpickler
+from nbdist.values.memory import write_memory
 from nbdist.values.twins import Twins
 
 _ALIGN_BYTES = 64
-_READ_BYTES = 1 << 20  # smaller files are read, larger ones mapped
-_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 def pack(
@@ -92,20 +87,16 @@ def _write(
         start = -(-end // _ALIGN_BYTES) * _ALIGN_BYTES
         end = start + raw.nbytes
         spans.append((start, end))
-    fd = os.memfd_create("nbdist-values", os.MFD_CLOEXEC)
-    if end:
-        os.posix_fallocate(fd, 0, end)
-        populate = getattr(mmap, "MAP_POPULATE", 0)
-        with mmap.mmap(fd, end, flags=mmap.MAP_SHARED | populate) as memory:
-            memory[: len(pickles)] = pickles
-            for raw, (start, stop) in zip(raws, spans, strict=True):
-                memory[start:stop] = raw
+    pieces = [(0, pickles), *((start, raw) for raw, (start, _) in zip(raws, spans, strict=True))]
+    fd = write_memory(end, pieces)
     return Parcel(frames=tuple(frames), buffers=tuple(spans), size_bytes=end), fd
 
 
-def unpack_each(parcel: Parcel, fd: int, twins: Twins) -> Iterator[tuple[str, Any]]:
-    """Read one value after another, in the order in which they were packed; they share memory with the
-    parcel's private mapping.
+def unpack_each(parcel: Parcel, memory: memoryview, twins: Twins) -> Iterator[tuple[str, Any]]:
+    """Read one value after another, in the order in which they were packed; they share the memory.
+
+    Args:
+        memory: the parcel's file, opened.
 
     Raises:
         ValueLost: ``key`` names the value that cannot be read, and why. The rest of
@@ -113,7 +104,6 @@ def unpack_each(parcel: Parcel, fd: int, twins: Twins) -> Iterator[tuple[str, An
     """
     if parcel.size_bytes == 0:
         return
-    memory = _open(fd, parcel.size_bytes)
     stream = io.BytesIO(memory[: max((end for _, _, end in parcel.frames), default=0)])
     unpickler = GraphUnpickler(stream, twins, _views(memory, parcel))
     for key, _, _ in parcel.frames:
@@ -121,29 +111,6 @@ def unpack_each(parcel: Parcel, fd: int, twins: Twins) -> Iterator[tuple[str, An
         if isinstance(loaded, Refusal):
             raise ValueLost(key, loaded.reason)
         yield key, loaded
-
-
-def _open(fd: int, size_bytes: int) -> memoryview:
-    """The file's content, writable and private to this process; it lasts while anybody uses it.
-
-    Python's own `mmap` keeps a descriptor for each mapping, and a notebook that keeps results would
-    run out of them.
-    """
-    if size_bytes < _READ_BYTES:
-        content = bytearray(size_bytes)
-        os.preadv(fd, [content], 0)
-        return memoryview(content)
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    address = libc.mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, fd, 0)
-    if address in (None, _MAP_FAILED):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    content_there = (ctypes.c_char * size_bytes).from_address(address)
-    # Not at the interpreter's end: tensors may outlive it.
-    weakref.finalize(content_there, libc.munmap, address, size_bytes).atexit = False
-    return memoryview(content_there).cast("B")
 
 
 def _views(memory: memoryview, parcel: Parcel) -> Iterator[memoryview]:

@@ -21,6 +21,7 @@ from nbdist.cell import names_read_by
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import ATOMS, Buffer, Content, Kind, Spans
 from nbdist.values.kinds import KindCache, kind_of
+from nbdist.values.memory import Original
 from nbdist.values.pages import MemoryWatch
 
 _PIECE_BYTES = 1 << 20
@@ -74,6 +75,7 @@ class Twins:
         known: the objects by key; holding them keeps the ids valid.
         labels: for each key the name by which the notebook reaches the object, for messages.
         told: whether this process was told the keys; else they are the objects' own ids.
+        original: of the file in which the objects' memory came here, if it did.
 
     Attributes:
         names: the namespace as it was when this was made.
@@ -87,6 +89,7 @@ class Twins:
         labels: Mapping[int, str],
         *,
         told: bool = False,
+        original: Original | None = None,
     ):
         self.namespace = namespace
         self.names = dict(namespace)
@@ -99,7 +102,7 @@ class Twins:
         self._memory: dict[int, Buffer] = {}
         self._at: dict[Buffer, int] = {}
         self._spans: Spans | None = None
-        self._watch = MemoryWatch()
+        self._watch = MemoryWatch(original)
         kinds = KindCache()
         with without_gc():
             for key in self.labels:

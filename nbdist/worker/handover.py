@@ -7,7 +7,6 @@ this rank's entry of a list, ``result`` is the work's value.
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 from nbdist.messages import Finished, Parcel, Values
 from nbdist.shell import current_shell
+from nbdist.values.memory import write_memory
 from nbdist.values.parcel import pack
 from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
@@ -103,7 +103,7 @@ def _parts_of_torch(before: frozenset[str]) -> tuple[str, ...]:
 def nothing_to_hand_over(done: Done, reason: str) -> tuple[Finished, int]:
     """The message that ends a rank's work whose values cannot be handed over at all."""
     values = Values(parcel=Parcel(frames=(), buffers=(), size_bytes=0), lost={"everything": reason})
-    return Finished(outcome=done.outcome, values=values), os.memfd_create("nbdist-nothing")
+    return Finished(outcome=done.outcome, values=values), write_memory(0, ())
 
 
 def _title(key: str, twins: Twins) -> str:

@@ -20,6 +20,7 @@ from nbdist.messages import Assignment, Debug, Finished, HandingOver, Leave, Rai
 from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
+from nbdist.values.memory import open_memory
 from nbdist.values.parcel import unpack_each
 from nbdist.values.surroundings import ENVIRONMENT, Surroundings, difference, surroundings
 from nbdist.values.twins import Twins
@@ -194,7 +195,8 @@ class Rank:
     def _unpack_call(self, message: Run) -> Work:
         fd = self._channel.take_fd()
         try:
-            for key, value in unpack_each(message.parcel, fd, self._twins):
+            memory = open_memory(fd, message.parcel.size_bytes)
+            for key, value in unpack_each(message.parcel, memory, self._twins):
                 kind, _, name = key.partition(":")
                 if kind == "name":
                     self._twins.namespace[name] = value
