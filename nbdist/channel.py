@@ -14,6 +14,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Sequence
+from multiprocessing.reduction import ACKNOWLEDGE
 from typing import Any
 
 from nbdist.errors import ChannelBroken, ChannelClosed, ChannelEnded
@@ -35,6 +36,7 @@ class Channel:
         self._buffer = bytearray()
         self._ready: deque[Any] = deque()
         self._fds: deque[int] = deque()
+        self._held: deque[int] = deque()
 
     def fileno(self) -> int:
         """The socket's descriptor, for selectors."""
@@ -63,6 +65,8 @@ class Channel:
     def _send_first(self, frame: memoryview, fds: Sequence[int]) -> int:
         if not fds:
             return 0
+        if ACKNOWLEDGE:  # macOS may lose one that the sender closes before it has been received
+            self._held.extend(os.dup(fd) for fd in fds)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
         return self._socket.sendmsg([frame], [rights])
 
@@ -104,12 +108,15 @@ class Channel:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 numbers = array.array("i")
                 numbers.frombytes(packed[: len(packed) - len(packed) % numbers.itemsize])
+                for fd in numbers:
+                    os.set_inheritable(fd, False)  # where there is no MSG_CMSG_CLOEXEC
                 self._fds.extend(numbers)
         if not data:
             if self._buffer:
                 raise ChannelBroken(f"the channel ended inside a message ({len(self._buffer)} bytes came)")
             raise ChannelEnded("the other side of the channel ended")
         self._buffer += data
+        _close_all(self._held)  # in every exchange of ours who was sent one speaks next
         self._split()
 
     def _split(self) -> None:
@@ -129,8 +136,13 @@ class Channel:
     def close(self) -> None:
         """Close this end, and descriptors that nobody took."""
         self._socket.close()
-        while self._fds:
-            os.close(self._fds.popleft())
+        _close_all(self._fds)
+        _close_all(self._held)
+
+
+def _close_all(fds: deque[int]) -> None:
+    while fds:
+        os.close(fds.popleft())
 
 
 def channel_pair() -> tuple[Channel, Channel]:

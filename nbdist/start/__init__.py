@@ -8,10 +8,12 @@ spawn       new processes; the cell's needs are sent
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from nbdist.messages import Assignment
-from nbdist.start.birth import Birth
-from nbdist.start.worker import Worker
+if TYPE_CHECKING:
+    from nbdist.messages import Assignment
+    from nbdist.start.birth import Birth
+    from nbdist.start.worker import Worker
 
 
 def start_workers(

@@ -1,8 +1,10 @@
 """A small process that ends what ranks leave behind, also where the kernel is killed.
 
-A rank dies with its kernel (PDEATHSIG), its own children do not. The guard is a shell in a session of its
-own that reads from a pipe: the workers to watch, then which of them have ended. When the pipe closes, be it
-that the run is over or that the kernel is gone, all of them have.
+On Linux a rank dies with its kernel (PDEATHSIG), its own children do not; elsewhere neither does. The guard
+is a process in a session of its own that reads from a pipe: the workers to watch, then which of them have
+ended. When the pipe closes, be it that the run is over or that the kernel is gone, all of them have.
+
+It is a shell, which starts in a millisecond; where there is no ``/proc`` for a shell to read, a Python.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Iterable
 
 from nbdist.errors import LaunchError
 from nbdist.messages import RUN_VARIABLE
+from nbdist.start.process import python_command
 
 _PATIENCE_S = 2.0
 
@@ -81,8 +84,12 @@ class Guard:
 
     def _start(self, first_pid: int, scratch: str) -> subprocess.Popen[bytes]:
         system = {"PATH": f"/usr/bin:/bin:{os.environ.get('PATH', '')}"}  # whatever the notebook has set
+        if os.path.exists("/proc/loadavg"):
+            command = ["/bin/sh", "-c", _SCRIPT, "nbdist-guard", str(first_pid), scratch]
+        else:
+            command = python_command(f"from nbdist.start.sweep import main; main({scratch!r})")
         return subprocess.Popen(
-            ["/bin/sh", "-c", _SCRIPT, "nbdist-guard", str(first_pid), scratch],
+            command,
             env={**os.environ, **system},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,  # never written to: it closes when the guard ends

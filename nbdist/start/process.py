@@ -97,13 +97,17 @@ def reap_child(pid: int) -> int:
         return _GONE_WITHOUT_TRACE
 
 
+def python_command(code: str) -> list[str]:
+    """Runs `code` in a new Python with this one's module path."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"]
+
+
 def start_python(code: str, fds: Sequence[int]) -> int:
     """Start a new Python that runs `code`, with this one's module path and these descriptors; its pid.
 
     All that are started so hash strings alike: ranks must see a set's elements in one order.
     """
-    prepared = f"import sys; sys.path[:] = {sys.path!r}; {code}"
     environment = {"PYTHONHASHSEED": _HASH_SEED, **os.environ}
-    process = subprocess.Popen([sys.executable, "-c", prepared], pass_fds=fds, env=environment)
+    process = subprocess.Popen(python_command(code), pass_fds=fds, env=environment)
     process.returncode = 0  # it is reaped through its pid, not by this object
     return process.pid
