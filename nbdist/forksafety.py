@@ -28,6 +28,13 @@ _OPENMP_LIBRARY = re.compile(r"/.*/lib(?:gomp|omp|iomp5)[^/\n]*$", re.MULTILINE)
 _CUDA_DEVICE = "/dev/nvidia-uvm"
 _AUTOGRAD_THREADS = "pt_autograd"
 
+
+def can_fork() -> bool:
+    """Whether a notebook's process can be forked on this system at all. Elsewhere libraries that it uses (on
+    macOS Accelerate, Grand Central Dispatch, Objective-C) crash or hang in the child."""
+    return sys.platform == "linux"
+
+
 ENVIRONMENT = {
     # torch asks NVML whether there is a GPU: asking CUDA would spoil later forks.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
@@ -87,11 +94,13 @@ class KernelProbes:
         torch: Any = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "cuda") or not os.path.exists(_CUDA_DEVICE):
             return False
-        with fork_gate:
-            pid = os.fork()
-        if pid == 0:
-            os._exit(1 if torch.cuda._is_in_bad_fork() else 0)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
+        if sys.platform == "linux":  # as it is where there is such a device
+            with fork_gate:
+                pid = os.fork()
+            if pid == 0:
+                os._exit(1 if torch.cuda._is_in_bad_fork() else 0)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
+        return False
 
 
 @dataclass(frozen=True, slots=True)

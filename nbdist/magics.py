@@ -20,11 +20,10 @@ from IPython.core.magic import (
 
 from nbdist.cell import parse_cell
 from nbdist.errors import OptionError, RankFailedError
-from nbdist.forksafety import ENVIRONMENT, this_process
+from nbdist.forksafety import ENVIRONMENT, can_fork, this_process
 from nbdist.help import help_text
 from nbdist.options import complete, parse_magic
-from nbdist.session import anything_held, debug, release, run_cell, where_ranks_stand
-from nbdist.start.forkserver import shut_down, warm_up
+from nbdist.session import anything_held, debug, release, run_cell, shut_down, warm_up, where_ranks_stand
 
 _NO_DEBUG = """\
 The exception was raised on a rank, in a process of its own that has ended: here are no frames to look into.
@@ -149,6 +148,8 @@ def load(shell: InteractiveShell) -> None:
         if name not in os.environ:
             os.environ[name] = value
             _set_here.append(name)
+    if not can_fork():
+        warm_up(with_ipython=True)
     watch = _Watch(shell)
     _watches.append(watch)
     kernel.events.register("pre_run_cell", watch.before)

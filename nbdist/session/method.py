@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from nbdist.errors import LaunchError
-from nbdist.forksafety import ForkSafety, this_process
+from nbdist.forksafety import ForkSafety, can_fork, this_process
 from nbdist.start.birth import Birth
 from nbdist.values.kind import Buffer
 from nbdist.values.kinds import kind_of
@@ -15,18 +13,24 @@ _MIB = 1 << 20
 
 
 def choose_method(asked: str, birth: Birth, screen: Screen, safety: ForkSafety = this_process) -> str:
-    """The start method for a launch; ``auto`` takes ``fork`` while the kernel is safe to fork.
+    """The start method for a launch; ``auto`` takes ``fork`` while the kernel is safe to fork, and where the
+    system does not bear it, ``forkserver`` without a word.
 
     Args:
         asked: the option.
 
     Raises:
-        LaunchError: ``fork`` was asked for, and the kernel is not safe to fork.
+        LaunchError: ``fork`` was asked for, and the kernel cannot be forked.
     """
     if asked in ("forkserver", "spawn"):
         return asked
-    if not sys.platform.startswith("linux"):
-        return "forkserver" if sys.platform == "darwin" and asked == "auto" else "spawn"
+    if not can_fork():
+        if asked == "auto":
+            return "forkserver"
+        raise LaunchError(
+            "--start-method fork: on this system libraries that a notebook uses crash or hang in a fork of "
+            "it. Allowed here: auto, forkserver, spawn. Leave the option out: the fork server is taken then."
+        )
     unsafe = safety.before_launch()
     if unsafe is None:
         return "fork"

@@ -1,0 +1,86 @@
+"""What `nbdist.session` offers on a system on which ranks cannot be started: Windows.
+
+A kernel and its ranks hand each other descriptors and signals, which Windows does not have. All else of
+nbdist works there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nbdist.cell import Cell
+from nbdist.errors import LaunchError, SessionError
+from nbdist.options import Options, from_keywords
+
+
+def run_cell(shell: Any, cell: Cell, first_line: str, options: Options) -> Any:  # noqa: ARG001
+    """Refuse to run a cell on ranks.
+
+    Raises:
+        LaunchError: always.
+    """
+    raise _refusal(options)
+
+
+def launch(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:  # noqa: ARG001
+    """Refuse to run a function on ranks.
+
+    Raises:
+        OptionError: a wrong option.
+        LaunchError: always else.
+    """
+    raise _refusal(from_keywords(**options))
+
+
+class Session:
+    """Refuses to be made.
+
+    Raises:
+        OptionError: a wrong option.
+        LaunchError: always else.
+    """
+
+    def __init__(self, **options: Any):
+        raise _refusal(from_keywords(**options))
+
+
+def where_ranks_stand() -> list[str]:
+    """No ranks are up."""
+    return []
+
+
+def anything_held() -> bool:
+    """No ranks are kept."""
+    return False
+
+
+def release() -> bool:
+    """There is nothing to end."""
+    return False
+
+
+def debug(rank: int | None = None) -> None:  # noqa: ARG001
+    """Refuse to look into a rank.
+
+    Raises:
+        SessionError: always.
+    """
+    raise SessionError("%distributed debug: no ranks are kept, and on Windows none can be started.")
+
+
+def warm_up(*, with_ipython: bool) -> None:
+    """There is nothing to start ahead of need."""
+
+
+def shut_down() -> None:
+    """Nothing was started."""
+
+
+def _refusal(options: Options) -> LaunchError:
+    return LaunchError(
+        f"--start-method {options.start_method}: ranks cannot be started on Windows. "
+        "Allowed: Linux, macOS, and Linux inside Windows. "
+        "Install that with `wsl --install`, then run Jupyter and nbdist in there. "
+        "(What is called inside a rank, nbdist.setup and the like, works here too, under torchrun.)"
+    )
