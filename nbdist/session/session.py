@@ -72,8 +72,7 @@ def _namespace(shell: Any) -> dict[str, Any]:
     return namespace
 
 
-def _open(options: Options, shell: Any) -> Ranks:
-    assignments = assignments_for(options)
+def _open(assignments: list[Assignment], options: Options, shell: Any) -> Ranks:
     batch = not is_watched(shell)
     view = partial(_text_view, len(assignments), batch, options.logs)
     return Ranks(assignments, options, Screen(shell), view)
@@ -105,8 +104,9 @@ def _run_once(work: Work, options: Options, shell: Any, *, show_result: bool) ->
     found = reached(_namespace(shell), _roots(work, options), work.objects)
     wanted = Wanted(output=options.output, gather=options.gather)
     birth = Birth(found=found, twins=twins_of(found), work=work, wanted=wanted)
-    ranks = _open(options, shell)
+    assignments = assignments_for(options)
     method = choose_method(options.start_method, birth, Screen(shell))
+    ranks = _open(assignments, options, shell)
     with ranks.interrupts.answered():
         ranks.start(method, birth, with_ipython=shell is not None)
         kept = False
@@ -254,8 +254,9 @@ class Session:
         found = reached(_namespace(self._shell), ())
         wanted = Wanted(results=True, by_value=True, output=())
         birth = Birth(found=found, twins=twins_of(found), work=None, wanted=wanted)
-        ranks = _open(self._options, self._shell)
+        assignments = assignments_for(self._options)
         method = choose_method(self._options.start_method, birth, Screen(self._shell))
+        ranks = _open(assignments, self._options, self._shell)
         self._twins = birth.twins
         if method != "fork":  # these ranks begin with nothing of the notebook
             self._twins = Twins(found.namespace, {}, {})
