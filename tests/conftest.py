@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -20,6 +22,9 @@ WARM_UP = (
     # Every `%reset` collects garbage several times over all that torch has made.
     "import gc\ngc.collect()\ngc.freeze()",
 )
+
+OTHER_SYSTEM_PATH = os.pathsep.join(str(Path(__file__).parent / folder) for folder in ("other_system", ".."))
+"""PYTHONPATH of processes that `other_system/sitecustomize.py` puts on another system than Linux."""
 
 LIBRARY_SINGLETONS = (
     "tqdm_monitor",  # tqdm's one thread, started by its first bar
