@@ -84,6 +84,6 @@ def _cpu_of(pid: int) -> float:
     """Seconds of CPU that a process has used."""
     try:
         times = psutil.Process(pid).cpu_times()
-    except psutil.NoSuchProcess:
+    except psutil.Error:  # it has ended, or the system does not tell
         return 0.0
     return float(times.user + times.system)
