@@ -103,6 +103,9 @@ class Original:
         content, start = buffer.view(), buffer.address - self._address
         for at in range(0, buffer.size_bytes, _COMPARE_BYTES):
             piece = bytes(content[at : at + _COMPARE_BYTES])
-            if os.pread(self._fd, len(piece), start + at) != piece:
+            try:
+                if os.pread(self._fd, len(piece), start + at) != piece:
+                    return False
+            except OSError:  # the work has closed descriptors that are not its own
                 return False
         return True
