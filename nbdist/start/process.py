@@ -108,6 +108,7 @@ def start_python(code: str, fds: Sequence[int]) -> int:
     All that are started so hash strings alike: ranks must see a set's elements in one order.
     """
     environment = {"PYTHONHASHSEED": _HASH_SEED, **os.environ}
-    process = subprocess.Popen(python_command(code), pass_fds=fds, env=environment)
+    # A session of its own: an interrupt for the kernel's process group must not end it while it starts.
+    process = subprocess.Popen(python_command(code), pass_fds=fds, env=environment, start_new_session=True)
     process.returncode = 0  # it is reaped through its pid, not by this object
     return process.pid

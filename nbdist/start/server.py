@@ -19,7 +19,6 @@ def main(fd: int, kernel_pid: int, *, with_ipython: bool) -> None:
     """Serve until the kernel is gone."""
     import torch.distributed  # noqa: F401  what every rank needs, loaded once for all
 
-    os.setsid()
     end_with(kernel_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     make_main(with_ipython)

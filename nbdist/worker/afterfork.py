@@ -40,7 +40,8 @@ def become_rank(kernel_pid: int, fds: tuple[int, int, int]) -> None:
         fds: of its channel, and of the pipes that become descriptors 1 and 2.
     """
     channel_fd, stdout_fd, stderr_fd = fds
-    os.setsid()
+    if os.getsid(0) != os.getpid():
+        os.setsid()
     end_with(kernel_pid)
     _reset_signals()
     os.dup2(stdout_fd, 1)
