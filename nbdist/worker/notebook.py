@@ -64,7 +64,9 @@ class RankDisplayHook(DisplayHook):
     def __init__(self, shell: InteractiveShell, outbox: Outbox):
         last_outputs = {name: shell.user_ns[name] for name in ("_", "__", "___") if name in shell.user_ns}
         super().__init__(shell=shell, cache_size=0)
-        shell.user_ns.update(last_outputs)  # a new hook begins with empty ones
+        for name in ("_", "__", "___"):  # a new hook begins with empty ones
+            shell.user_ns.pop(name, None)
+        shell.user_ns.update(last_outputs)
         self.outbox = outbox
         self.value: Any = None
 
