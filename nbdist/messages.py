@@ -1,6 +1,6 @@
 """What crosses the boundary between the kernel and a rank: plain frozen records.
 
-Rank to kernel: `Ready`, `Text`, `Display`, `Asking`, `Standing`, `Raised`, `HandingOver`,
+Rank to kernel: `Ready`, `Text`, `Display`, `Progress`, `Asking`, `Standing`, `Raised`, `HandingOver`,
 `Finished`. Kernel to rank: `Run`, `Debug`, `Reply`, `SendAgain`, `Leave`.
 What the kernel sees or does by itself of a rank (`Wrote`, `Answered`, `Died`, `Stuck`) has the same form, so
 that one `fold` takes them all.
@@ -152,6 +152,42 @@ class Asking:
 
     prompt: str
     secret: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a progress bar is.
+
+    Attributes:
+        name: its first label without numbers.
+        number: the how manieth of that name it is on its rank. Bars of several ranks with the same name
+            and number are one.
+        order: the how manieth of all bars it is on its rank.
+        label: what it stands for.
+        done: in steps, as `total`; None for a total that is not known.
+        detail: the text behind the bar, where the bar's library writes one.
+        drawn: the whole bar as text, where the user said how it is to look.
+        elapsed_s: since it began, by the rank's own clock.
+        stream: where its text belongs.
+        phase: whether it goes on, has ended and stays, or is to leave nothing behind.
+    """
+
+    name: str
+    number: int
+    order: int
+    label: str = ""
+    done: float = 0
+    total: float | None = None
+    detail: str = ""
+    drawn: str = ""
+    elapsed_s: float = 0.0
+    stream: Stream = "stdout"
+    phase: Literal["open", "kept", "gone"] = "open"
+
+    @property
+    def key(self) -> str:
+        """The same for what is one bar."""
+        return f"{self.name}/{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,6 +343,6 @@ class Stuck:
     reason: str
 
 
-FromRank = Ready | Text | Display | Asking | Standing | Raised | HandingOver | Finished
+FromRank = Ready | Text | Display | Progress | Asking | Standing | Raised | HandingOver | Finished
 ToRank = Run | Debug | Reply | SendAgain | Leave
 Event = FromRank | Wrote | Answered | Died | Stuck

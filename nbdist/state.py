@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,6 +20,7 @@ from nbdist.messages import (
     Finished,
     HandingOver,
     Outcome,
+    Progress,
     Raised,
     Ready,
     Standing,
@@ -46,6 +47,7 @@ class RankState:
         death: how its process ended while nobody waited for it.
         finished_s: when its work ended, monotonic.
         threads: whether threads that the work has started go on.
+        bars: its progress bars that have not ended, the oldest first.
     """
 
     rank: int
@@ -59,6 +61,37 @@ class RankState:
     death: Failure | None = None
     finished_s: float | None = None
     threads: bool = False
+    bars: tuple[Progress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One progress bar of several ranks.
+
+    Attributes:
+        parts: each rank's own.
+    """
+
+    parts: Mapping[int, Progress]
+
+    @property
+    def progress(self) -> Progress:
+        """The part of the rank that is least far: the work is done when all have done it."""
+        return min(self.parts.values(), key=_share)
+
+    @property
+    def share(self) -> float:
+        """How much of it is done; of a bar without a total, how many steps."""
+        return _share(self.progress)
+
+    def among(self, world_size: int) -> Bar | None:
+        """The bar of the first ranks alone, if one of them has it."""
+        parts = {rank: part for rank, part in self.parts.items() if rank < world_size}
+        return Bar(parts=parts) if parts else None
+
+
+def _share(progress: Progress) -> float:
+    return progress.done / progress.total if progress.total else progress.done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +131,15 @@ class RunState:
         return bool(self.failures) or any(
             rank.outcome == "interrupted" or rank.phase == "failing" for rank in self.ranks
         )
+
+    @property
+    def bars(self) -> tuple[Bar, ...]:
+        """Progress bars that go on, those of several ranks as one, in the order of the lowest rank."""
+        parts: dict[str, dict[int, Progress]] = {}
+        for rank in self.ranks:
+            for progress in rank.bars:
+                parts.setdefault(progress.key, {})[rank.rank] = progress
+        return tuple(Bar(parts=own) for own in parts.values())
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -151,6 +193,8 @@ def _fold_rank(rank: RankState, event: Event) -> RankState:
         return replace(rank, asking=True)
     if isinstance(event, Standing) and rank.phase in ("starting", "running"):
         return replace(rank, standing=event)
+    if isinstance(event, Progress):
+        return replace(rank, bars=_bars_after(rank.bars, event))
     if isinstance(event, Raised) and not rank.stopped:
         return replace(rank, phase="failing", raised=event)
     if isinstance(event, HandingOver):
@@ -158,9 +202,10 @@ def _fold_rank(rank: RankState, event: Event) -> RankState:
     if isinstance(event, Stuck) and not rank.stopped:
         return replace(rank, stopped=True, failure=_stuck(rank, event))
     if isinstance(event, Finished):
-        finished = replace(rank, phase="finished", finished_s=event.time_s, threads=event.threads)
+        finished = replace(rank, phase="finished", finished_s=event.time_s, threads=event.threads, bars=())
         return _finished(finished, event)
     if isinstance(event, Died):
+        rank = replace(rank, bars=())
         if rank.phase == "finished":
             return replace(rank, phase="gone", death=_death(rank, event))
         if rank.raised is not None:
@@ -169,6 +214,14 @@ def _fold_rank(rank: RankState, event: Event) -> RankState:
             return replace(rank, phase="gone", outcome="interrupted")
         return replace(rank, phase="gone", outcome="failed", failure=_death(rank, event))
     return rank
+
+
+def _bars_after(bars: tuple[Progress, ...], progress: Progress) -> tuple[Progress, ...]:
+    if progress.phase != "open":
+        return tuple(bar for bar in bars if bar.key != progress.key)
+    if all(bar.key != progress.key for bar in bars):
+        return (*bars, progress)
+    return tuple(progress if bar.key == progress.key else bar for bar in bars)
 
 
 def _finished(rank: RankState, event: Finished) -> RankState:

@@ -200,6 +200,66 @@ def test_loggers_made_in_the_notebook_write_from_the_ranks(kernel: NotebookKerne
     assert (here.stderr, here.stdout) == ("here\n", "here\n")
 
 
+def test_whatever_holds_the_notebooks_streams_writes_from_the_ranks(kernel: NotebookKernel) -> None:
+    kernel.run(
+        """
+        import logging, sys
+        from functools import partial
+        logging.basicConfig(level=logging.INFO, stream=sys.stdout, force=True)
+        out, err, bound, tell = sys.stdout, sys.stderr, sys.stdout.write, partial(print, file=sys.stderr)
+        """
+    ).check()
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        logging.info("epoch 1")
+        out.write("object\\n")
+        out.writelines(["lines\\n"])
+        bound("bound\\n")
+        bound(f"bound of {rank}\\n")
+        tell("\\x1b[31mred\\x1b[0m")
+        err.write("err\\n");
+        """
+    ).check()
+    kernel.run("logging.basicConfig(handlers=[], force=True)").check()
+    assert run.stdout == ("INFO:root:epoch 1\nobject\nlines\nbound\n[0] bound of 0\n[1] bound of 1\n")
+    assert run.stderr == "\x1b[31mred\x1b[0m\nerr\n"
+
+
+@pytest.mark.slow
+def test_fifty_batch_runs_have_one_transcript(kernel: NotebookKernel) -> None:
+    cell = """
+        %%distributed --devices 4
+        import logging, time, warnings
+        import torch.distributed as dist
+        from IPython.display import Markdown, clear_output
+        from tqdm.notebook import tqdm
+        print("wiped away")
+        time.sleep(0.01 * rank)
+        clear_output()
+        print("loading")
+        handle = display(Markdown("**begun**"), display_id=True)
+        counts = "{l_bar}{bar}| {n_fmt}/{total_fmt}"  # no times
+        for step in tqdm(range(5), desc="steps", bar_format=counts):
+            print(f"step {step} loss {1 / (1 + step + rank):.3f}")
+            handle.update(Markdown(f"step {step}"))
+            for n in tqdm(range(10), desc="batches", bar_format=counts, leave=False):
+                time.sleep(0.0005 * rank)
+            dist.barrier()
+        warnings.warn("take care")
+        logging.warning("rank %d", rank)
+        logging.warning("all")
+        display(f"figure of {rank}")
+        print("done", end="")
+        del handle
+        """
+    transcripts = {tuple(outline(kernel.run(cell).check())) for _ in range(50)}
+    assert len(transcripts) == 1
+    (transcript,) = transcripts
+    assert transcript[-1] == ("stdout", "done")
+    assert [text for _, text in transcript].count("<IPython.core.display.Markdown object>") == 6
+
+
 # ── Ways to write ───────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -327,22 +387,6 @@ def test_progress_bars_become_one_line(kernel: NotebookKernel) -> None:
     assert bar.startswith("training: 100%")
     # The log has the bar's every step.
     assert all("training:   0%" in log and "training: 100%" in log for log in logs_of(kernel))
-
-
-def test_bars_that_are_widgets_in_a_notebook_are_text(kernel: NotebookKernel) -> None:
-    run = kernel.run(
-        """
-        %%distributed --devices 2
-        from tqdm.notebook import tqdm
-        for n in tqdm(range(5), desc="training"):
-            pass
-        print("trained")
-        """
-    ).check()
-    assert run.stdout == "trained\n"
-    assert run.displays == []
-    (bar,) = on_a_screen(run.stderr)
-    assert bar.startswith("training: 100%")
 
 
 def test_a_live_bar_updates_in_place(kernel: NotebookKernel) -> None:

@@ -23,6 +23,7 @@ from nbdist.messages import (
     Display,
     Event,
     Finished,
+    Progress,
     Stream,
     Stuck,
     Text,
@@ -35,6 +36,7 @@ from nbdist.session.logs import RunLogs
 from nbdist.session.lookout import Lookout
 from nbdist.start.worker import Worker
 from nbdist.state import RunState, first_state, fold, next_run, stop_working
+from nbdist.views.bars import bar_line
 from nbdist.views.text import Item, TextView
 
 _SHOW_EVERY_S = 0.1
@@ -231,15 +233,28 @@ class Monitor(threading.Thread):
             if self._view is not None:
                 self._view.display(worker.rank, event, now_s)
             return
+        if isinstance(event, Progress):
+            self._take_progress(worker.rank, event, now_s)
+            return
         if isinstance(event, Asking):
             self._question = now_s, Asked(worker.rank, event)
         if isinstance(event, Finished) and event.values is not None:
             self._inbox.put(Arrived(worker.rank, event.values, worker.channel.take_fd()))
         self._fold(worker.rank, event)
 
+    def _take_progress(self, rank: int, progress: Progress, now_s: float) -> None:
+        end = {"open": "", "kept": "\n", "gone": "\r"}[progress.phase]
+        self._logs.write(rank, f"\r{bar_line(progress)}{end}")
+        self.state = fold(self.state, rank, progress)
+        if self._view is not None:
+            if progress.phase == "kept":
+                self._view.bar_ended(rank, progress, now_s)
+            self._view.bars(self.state.bars, now_s)
+
     def _fold(self, rank: int, event: Event) -> None:
         was_settled, self.state = self.state.settled, fold(self.state, rank, event)
         if isinstance(event, (Finished, Died)) and self._view is not None:
+            self._view.bars(self.state.bars, time.monotonic())
             self._view.finished(rank)
         if self.state.settled and not was_settled:
             self._end_view()

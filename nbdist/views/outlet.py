@@ -97,6 +97,14 @@ class LiveOutlet:
         elif last:
             self.put(kind, last)
 
+    @property
+    def line_is_open(self) -> bool:
+        """Whether what comes next stands on a line that has text already."""
+        if not self._waiting or self._waiting[-1][0] == GAP:
+            return self._line_is_open and not self._waiting
+        kind, content = self._waiting[-1]
+        return kind != DISPLAY and not content.endswith("\n")
+
     def show(self, display: object) -> None:
         """See `Outlet`."""
         self._waiting.append((DISPLAY, display))

@@ -7,14 +7,16 @@ rank), `merge` (one order for all ranks, common lines once), `outlet` (not too m
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
 from nbdist import messages
 from nbdist.errors import ranks_text
+from nbdist.state import Bar
 from nbdist.views.ansi import Painter
+from nbdist.views.bars import bar_line, bars_in_view, may_still_come, status_text
+from nbdist.views.displays import Displays
 from nbdist.views.flood import Intake, allowance
 from nbdist.views.items import Item, Shown, Stream, as_items, with_few_turns
 from nbdist.views.lines import DISPLAY, GAP, STDERR, STDOUT, LineAssembler, Run
@@ -89,8 +91,10 @@ class TextView:
         self._painter = Painter()
         self._coloured = False  # until then the painter has nothing to do
         self._status = StatusLine()
-        self._displays: deque[tuple[object, str]] = deque(maxlen=64)  # those that may come from others too
-        self._display_numbers = itertools.count()
+        self._displays = Displays()
+        self._bars: Sequence[Bar] = ()
+        self._ended_bars: dict[str, dict[int, messages.Progress]] = {}  # that other ranks still have open
+        self._queued_bars: Counter[str] = Counter()  # ends that the merger has
         self._now_s = float("-inf")
         self._period_end_s = float("-inf")
 
@@ -124,7 +128,31 @@ class TextView:
             return
         if self._intakes[rank].flooded:
             self._release(rank)
-        self._merger.push(rank, Run(DISPLAY, [self._name_of(display)], display), self._now_s)
+        self._merger.push(rank, Run(DISPLAY, [self._displays.name(rank, display)], display), self._now_s)
+        self._write_merged()
+
+    def bars(self, bars: Sequence[Bar], now_s: float) -> None:
+        """Take the progress bars that are open now: they stand on the line that updates in place."""
+        self._tick(now_s)
+        shown = (bar.among(self._ranks) for bar in bars)
+        self._bars = [bar for bar in shown if bar is not None]
+        self._write_ended_bars()
+
+    def bar_ended(self, rank: int, progress: messages.Progress, now_s: float) -> None:
+        """Take a bar that has ended and stays: a line, in its place among the rank's, and the same one
+        for all ranks that have it, shown when the last of them has come to its end."""
+        if rank >= self._ranks:
+            return
+        self._tick(now_s)
+        kind = _KINDS[progress.stream]
+        if self._direct is not None:
+            begin = "\n" if self._direct.line_is_open else ""
+            self._direct.pass_on(kind, f"{begin}{bar_line(progress)}\n")
+            return
+        if self._intakes[rank].flooded:
+            self._release(rank)
+        self._queued_bars[progress.key] += 1
+        self._merger.push(rank, Run(kind, ["\r" + progress.key], progress), self._now_s)
         self._write_merged()
 
     def finished(self, rank: int) -> None:
@@ -150,6 +178,10 @@ class TextView:
         for rank in range(self._ranks):
             self._merger.finish(rank, self._now_s)
         last = self._write_merged()
+        self._bars = ()
+        self._write_ended_bars()
+        for shown in self._displays.left():
+            self._outlet.show(shown)
         entries = self._outlet.close()
         if last is not None and len(last.ranks) == self._ranks and all(have_open_end):
             kind, text = entries[-1]
@@ -193,16 +225,6 @@ class TextView:
             self._merger.push(rank, run, self._now_s)
         return bool(runs)
 
-    def _name_of(self, display: object) -> str:
-        """A display's line for the merger: the same for equal displays."""
-        if not any(map(self._merger.waits, range(self._ranks))):
-            self._displays.clear()
-        name = next((name for known, name in self._displays if known == display), None)
-        if name is None:
-            name = str(next(self._display_numbers))
-            self._displays.append((display, name))
-        return name
-
     def _write_merged(self) -> Merged | None:
         """Send merged lines on to the outlet; returns the last of them."""
         merged = None
@@ -210,14 +232,32 @@ class TextView:
             if merged.kind == GAP:
                 self._outlet.gap(sum(merged.shown))
             elif merged.kind == DISPLAY:
-                ranks = () if 0 in merged.ranks else merged.ranks
-                self._outlet.show(Shown(ranks, merged.shown[0]))
+                for shown in self._displays.merged(merged.ranks, merged.shown):
+                    self._outlet.show(shown)
+            elif merged.shown and isinstance(merged.shown[0], messages.Progress):
+                key = merged.shown[0].key
+                self._ended_bars.setdefault(key, {}).update(zip(merged.ranks, merged.shown, strict=True))
+                self._queued_bars[key] -= len(merged.ranks)
+                self._write_ended_bars()
             else:
                 self._write_lines(merged)
         return merged
 
+    def _write_ended_bars(self) -> None:
+        """Bars that no other rank has open any more."""
+        for key, parts in list(self._ended_bars.items()):
+            bar = Bar(parts=parts)
+            if self._queued_bars[key] or may_still_come(bar.progress, self._bars):
+                continue
+            del self._ended_bars[key], self._queued_bars[key]
+            line = self._label(tuple(sorted(bar.parts))) + bar_line(bar.progress)
+            self._outlet.put(_KINDS[bar.progress.stream], f"{line}\n")
+
+    def _label(self, ranks: Sequence[int]) -> str:
+        return "" if len(ranks) == self._ranks else f"[{ranks_text(ranks)}] "
+
     def _write_lines(self, merged: Merged) -> None:
-        label = "" if len(merged.ranks) == self._ranks else f"[{ranks_text(merged.ranks)}] "
+        label = self._label(merged.ranks)
         for line in merged.shown[:1] or merged.lines:
             if self._coloured:
                 line = self._painter.line(merged.ranks, merged.kind, line)
@@ -228,8 +268,15 @@ class TextView:
         return as_items(self._status.around(entries, status))
 
     def _wanted_status(self, beside: Sequence[Entry]) -> Status | None:
-        """The unfinished line of the lowest rank that has one for longer than the window."""
-        if self._batch or self._direct is not None:
+        """Bars that are open; else the unfinished line of the lowest rank that has one for longer than
+        the window."""
+        if self._batch:
+            return None
+        if self._bars and not (self._direct is not None and self._direct.line_is_open):
+            bars = bars_in_view(self._bars)
+            kind = _KINDS[bars[0].progress.stream]
+            return Status(min(bars[0].parts), kind, fitting(status_text(bars)))
+        if self._direct is not None:
             return None
         shown = self._status.shown
         for rank, assemblers in enumerate(self._assemblers):
@@ -243,9 +290,11 @@ class TextView:
         return None
 
     def _status_due_s(self) -> float | None:
-        if self._batch or self._direct is not None:
+        if self._batch:
             return None
         if self._wanted_status(beside=()) != self._status.shown:
             return self._now_s
+        if self._direct is not None:
+            return None
         begun = [a.since_s for pair in self._assemblers for a in pair if a.unfinished.strip()]
         return min((s + self._window_s for s in begun if s + self._window_s > self._now_s), default=None)

@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from nbdist.channel import Channel
 from nbdist.errors import ChannelError
-from nbdist.messages import Stream, Text
+from nbdist.messages import Progress, Stream, Text
 
 _BATCH_BYTES = 64_000
 _BATCH_AGE_S = 0.05
@@ -34,6 +34,7 @@ class Outbox:
         self._changed = threading.Condition()
         self._waiting: list[tuple[Any, Sequence[int]]] = []
         self._waiting_bytes = 0
+        self._waiting_bars: dict[str, int] = {}  # where in `_waiting` the latest of a bar is
         self._first_s = 0.0
         self._urgent = False
         self._sending = False
@@ -58,6 +59,17 @@ class Outbox:
             self._waiting_bytes += len(text)
             if self._waiting_bytes >= _BATCH_BYTES:
                 self._changed.notify_all()
+
+    def progress(self, message: Progress) -> None:
+        """Add how far a bar is; of what has not been sent yet, only the latest goes. A bar's end is
+        behind all that was added before."""
+        with self._changed:
+            place = self._waiting_bars.get(message.key)
+            if place is None or message.phase != "open":
+                self._waiting_bars[message.key] = len(self._waiting)
+                self._add(message, ())
+            else:
+                self._waiting[place] = (message, ())
 
     def post(self, message: object, fds: Sequence[int] = ()) -> None:
         """Add a message and send all that waits, without delay. Descriptors are closed once sent."""
@@ -91,6 +103,7 @@ class Outbox:
                 while not self._due():
                     self._changed.wait(_BATCH_AGE_S if self._waiting else None)
                 batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
+                self._waiting_bars.clear()
                 self._urgent, self._sending = False, True
             try:
                 self._send(batch)
@@ -128,7 +141,7 @@ class RankStream(io.TextIOBase):
     def __init__(self, name: Stream, fd: int, outbox: Outbox):
         super().__init__()
         self.name, self._fd, self._outbox = f"<{name}>", fd, outbox
-        self._stream: Stream = name
+        self.stream: Stream = name
         self.buffer = _Bytes(self)
 
     def write(self, text: str) -> int:
@@ -137,7 +150,7 @@ class RankStream(io.TextIOBase):
         if not text.isascii():
             text = text.encode(self.encoding, self.errors).decode(self.encoding)
         if self._outbox.in_owner:
-            self._outbox.text(self._stream, text)
+            self._outbox.text(self.stream, text)
         else:
             _write_whole(self._fd, text.encode(self.encoding, self.errors))
         return len(text)
@@ -146,6 +159,10 @@ class RankStream(io.TextIOBase):
         """Wait until the kernel has what was written: a rank that dies now has said it."""
         if self._outbox.in_owner:
             self._outbox.flush()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """What holds it stays behind."""
+        raise TypeError("it writes to the output of its own rank")
 
     def writable(self) -> bool:
         return True
@@ -178,6 +195,15 @@ class _Bytes(io.RawIOBase):
 def _write_whole(fd: int, data: bytes) -> None:
     while data:
         data = data[os.write(fd, data) :]
+
+
+def stream_of(file: object) -> Stream | None:
+    """Which of the rank's streams a file is, or writes to."""
+    if isinstance(file, RankStream):
+        return file.stream
+    write = getattr(file, "write", None)  # of the kernel's, from before the fork: see `replace_streams`
+    owner = getattr(write, "__self__", None)
+    return owner.stream if isinstance(owner, RankStream) else None
 
 
 def replace_streams(outbox: Outbox) -> None:

@@ -18,6 +18,7 @@ from nbdist.values.memory import write_memory
 from nbdist.values.parcel import pack
 from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
+from nbdist.worker.widgets import WIDGET_MIME
 from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 
 
@@ -114,10 +115,11 @@ def _title(key: str, twins: Twins) -> str:
     return "the result" if kind == "result" else name
 
 
-def _rich(value: Any) -> Mapping[str, Any]:
+def _rich(value: Any) -> Mapping[str, Any] | None:
     """A value's rich display, for a front end that will not have the value itself."""
     shell = current_shell()
     if shell is None:
         return {"text/plain": repr(value)}
     data: Mapping[str, Any] = shell.display_formatter.format(value)[0]
-    return data
+    # A widget works only where it was made: a front end could only say "model not found".
+    return {mime: content for mime, content in data.items() if mime != WIDGET_MIME} or None

@@ -27,7 +27,9 @@ from nbdist.values.twins import Twins
 from nbdist.worker import interrupts
 from nbdist.worker.afterfork import note_last_words
 from nbdist.worker.asking import Questions
+from nbdist.worker.bars import Bars
 from nbdist.worker.capture import Outbox, replace_streams
+from nbdist.worker.drawn import hear_drawn_bars
 from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import finished, nothing_to_hand_over
 from nbdist.worker.hints import hint_for, is_consequence
@@ -46,6 +48,7 @@ class Rank:
         self._twins = twins
         self._wanted = wanted
         self._outbox = Outbox(channel)
+        self._bars = Bars(self._outbox)
         self._group = Group(assignment)
         self._done = Done()
         self._notebooks_own: dict[str, Any] = {}
@@ -60,6 +63,7 @@ class Rank:
         interrupts.install(self._aim)
         replace_streams(self._outbox)
         self._questions.install()
+        hear_drawn_bars(self._bars)
         os.environ.update(environment(self._assignment))
         self._twins.watch_forks()
         config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
@@ -102,7 +106,7 @@ class Rank:
         if shell is not None:
             from nbdist.worker.notebook import take_over
 
-            take_over(shell, self._outbox)
+            take_over(shell, self._outbox, self._bars)
         share_cores(self._assignment.world_size)
         self._group.set_up()
         if self._assignment.seed is not None:
@@ -148,6 +152,7 @@ class Rank:
             done = self._attempt(work.run)
         if not self._outbox.in_owner:
             _end_child(done)
+        self._bars.end_all()
         self._around = difference(around, self._surroundings())
         self._take_back_ready_made()
         if self._assignment.device.startswith("cuda"):

@@ -20,18 +20,21 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbdist.messages import Display, Raised
 from nbdist.worker import interrupts
+from nbdist.worker.bars import Bars
 from nbdist.worker.capture import Outbox
+from nbdist.worker.markup import MarkupBars
+from nbdist.worker.widgets import WIDGET_MIME, Widgets
 from nbdist.worker.work import Done, formatted, is_good_exit, is_group, line_in, without_our_end
-
-_WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
 
 class RankDisplayPublisher(DisplayPublisher):
-    """Sends ``display(...)``, updates and ``clear_output`` as messages."""
+    """Sends ``display(...)``, updates and ``clear_output`` as messages; takes the bars out of them."""
 
-    def __init__(self, shell: InteractiveShell, outbox: Outbox):
+    def __init__(self, shell: InteractiveShell, outbox: Outbox, bars: Bars):
         super().__init__(shell=shell)
         self._outbox = outbox
+        self._widgets = Widgets(bars, outbox)
+        self._markup = MarkupBars(bars)
 
     def publish(
         self,
@@ -43,19 +46,29 @@ class RankDisplayPublisher(DisplayPublisher):
         update: bool = False,
         **_: Any,
     ) -> None:
-        # A widget lives in the kernel it was made in; a front end could only say "model not found".
-        shown = {mime: content for mime, content in data.items() if mime != _WIDGET_MIME}
+        if WIDGET_MIME in data:
+            self._widgets.show(data[WIDGET_MIME]["model_id"], str(data.get("text/plain", "")))
+            return
+        display_id = (transient or {}).get("display_id")
+        if display_id is not None:
+            if self._markup.take(display_id, str(data.get("text/html", "")), update=update):
+                return
+            update = update and not self._markup.was_hidden(display_id)
         self._outbox.post(
             Display(
                 kind="update" if update else "display",
-                data=shown,
+                data=dict(data),
                 metadata=dict(metadata or {}),
-                display_id=(transient or {}).get("display_id"),
+                display_id=display_id,
             )
         )
 
     def clear_output(self, wait: bool = False) -> None:
-        self._outbox.post(Display(kind="clear", wait=wait))
+        if not self._widgets.is_capturing():  # an `Output` widget's own text is cleared, not the cell's
+            self._outbox.post(Display(kind="clear", wait=wait))
+
+    def set_parent(self, parent: object) -> None:
+        """`Output` widgets say again whose output this is: the cell's, as before."""
 
 
 class RankDisplayHook(DisplayHook):
@@ -67,6 +80,7 @@ class RankDisplayHook(DisplayHook):
         for name in ("_", "__", "___"):  # a new hook begins with empty ones
             shell.user_ns.pop(name, None)
         shell.user_ns.update(last_outputs)
+        self._shell = shell
         self.outbox = outbox
         self.value: Any = None
 
@@ -74,16 +88,18 @@ class RankDisplayHook(DisplayHook):
         if result is None:
             return
         if self.value is not None:
-            data, metadata = self.compute_format_data(self.value)
-            self.outbox.post(Display(kind="display", data=data, metadata=metadata))
+            self._shell.display_pub.publish(*self.compute_format_data(self.value))
         self.value = result
         self.fill_exec_result(result)
 
     def quiet(self) -> bool:
         return False
 
+    def set_parent(self, parent: object) -> None:
+        """As the publisher's."""
 
-def take_over(shell: InteractiveShell, outbox: Outbox) -> None:
+
+def take_over(shell: InteractiveShell, outbox: Outbox, bars: Bars) -> None:
     """Turn the forked shell into the rank's."""
     asyncio._set_running_loop(None)
     log = logging.getLogger("asyncio")
@@ -93,7 +109,7 @@ def take_over(shell: InteractiveShell, outbox: Outbox) -> None:
     _name_cells_as_the_kernel_does()
     # The running cell's number: tracebacks name the cell by it.
     shell.execution_count = shell.displayhook.prompt_count
-    shell.display_pub = RankDisplayPublisher(shell, outbox)
+    shell.display_pub = RankDisplayPublisher(shell, outbox, bars)
     hook = RankDisplayHook(shell, outbox)
     shell.displayhook = shell.display_trap.hook = sys.displayhook = hook
     scripts = shell.magics_manager.registry.get("ScriptMagics")
@@ -101,7 +117,7 @@ def take_over(shell: InteractiveShell, outbox: Outbox) -> None:
         scripts.event_loop = None  # its thread is not in this process; the next %%bash makes another
     shell.call_pdb = False  # `%pdb on` is for the notebook's own cells
     warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)  # advice for a terminal
-    _keep_comms_here()
+    _keep_messages_here(getattr(shell, "kernel", None), outbox)
 
 
 def _name_cells_as_the_kernel_does() -> None:
@@ -112,27 +128,19 @@ def _name_cells_as_the_kernel_does() -> None:
         compiler.get_tmp_directory = lambda: folder
 
 
-def _text_bars(text: str) -> None:
-    """tqdm's notebook bar is a widget, which a rank cannot show: without what it overrides, it is the
-    text bar that it is made from."""
-    if "tqdm.notebook" not in sys.modules and "tqdm" not in text:  # its import takes 50 ms
-        return
-    try:
-        from tqdm.notebook import tqdm_notebook
-    except ImportError:  # no ipywidgets: tqdm.auto has taken the text bar by itself
-        return
-    for name in [name for name in vars(tqdm_notebook) if name not in ("__module__", "__doc__", "__dict__")]:
-        if not name.startswith("__") or name in ("__init__", "__iter__"):
-            delattr(tqdm_notebook, name)
+def _keep_messages_here(kernel: Any, outbox: Outbox) -> None:
+    """What the copy of the kernel would send goes nowhere instead of into its dead sockets, or, as
+    ipykernel does with a forked child's text, through the kernel and past the other ranks: messages of
+    widgets. Text (of a ``write`` that was bound before the fork) takes the rank's way."""
 
+    def send(_: Any, what: Any, content: Mapping[str, Any] | None = None, *__: Any, **___: Any) -> None:
+        if isinstance(what, dict):  # a whole message
+            what, content = what["msg_type"], what["content"]
+        if what == "stream" and content is not None and outbox.in_owner:
+            outbox.text(content["name"], content["text"])
 
-def _keep_comms_here() -> None:
-    """A widget made in a rank has no front end: its messages go nowhere instead of into dead sockets."""
-    try:
-        import comm
-    except ImportError:  # ipykernel before 6.18
-        return
-    comm.create_comm = comm.DummyComm
+    if kernel is not None:
+        kernel.session.send = send
 
 
 def know_source(shell: Any, text: str) -> None:
@@ -146,7 +154,6 @@ def run_cell(text: str) -> Done:
     hook = shell.displayhook
     tracebacks = _Tracebacks(shell, hook.outbox)
     hook.value = None
-    _text_bars(text)
     outcome = shell.run_cell(text, store_history=False)
     error = outcome.error_before_exec or outcome.error_in_exec
     shown = tracebacks.end(error)

@@ -1,0 +1,130 @@
+"""Displays of several ranks: which of them are one, and where an update of one rank goes.
+
+A display with an id can be updated. While ranks show the same they have one display. An update that
+the lowest of them does not make next, or has not made before, gives the others a display of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from nbdist.messages import Display
+from nbdist.views.items import Shown
+
+
+class Displays:
+    """The displays of one run.
+
+    >>> displays = Displays()
+    >>> for rank in (0, 1):  # each has an id that IPython made up
+    ...     print(displays.name(rank, Display(kind="display", data={"a": 1}, display_id=f"id {rank}"))[:8])
+    display-
+    display-
+    """
+
+    def __init__(self) -> None:
+        self._named: dict[tuple[int, str], str] = {}  # by rank and id: the name of the display that has it
+        self._counts: Counter[tuple[int, str]] = Counter()
+        self._targets: dict[tuple[int, str], str] = {}  # by rank and id: the id in the cell's output
+        self._owners: dict[str, set[int]] = {}  # by id in the output
+        self._contents: dict[str, set[str]] = {}  # what has been shown there
+        self._ahead: dict[str, dict[int, Display]] = {}  # by id in the output: updates its owner has not made
+        self._clears: Counter[int] = Counter()
+        self._cleared = 0
+
+    def name(self, rank: int, display: object) -> str:
+        """What a rank's display is compared by with those of other ranks."""
+        content = _content(display)
+        if not isinstance(display, Display) or display.display_id is None:
+            return content
+        key = (rank, display.display_id)
+        if display.kind == "display":
+            self._counts[rank, content] += 1
+            self._named[key] = f"display-{self._counts[rank, content]}-{content}"
+            return self._named[key]
+        return f"update of {self._named.get(key, display.display_id)}: {content}"
+
+    def merged(self, ranks: Sequence[int], displays: Sequence[object]) -> Iterator[Shown]:
+        """What the cell shows of a display that `ranks` have made, each its own of `displays`."""
+        first = displays[0]
+        if isinstance(first, Display) and first.kind == "clear":
+            if self._is_next_clear(ranks):
+                yield Shown((), first)
+        elif not isinstance(first, Display) or first.display_id is None:
+            yield _shown(ranks, first)
+        else:
+            own = dict(zip(ranks, displays, strict=True))
+            take = self._begin if first.kind == "display" else self._update
+            yield from take(own)  # type: ignore[arg-type]
+
+    def _is_next_clear(self, ranks: Sequence[int]) -> bool:
+        """Whether a rank clears for a time for which no other has cleared yet: a loop in which every
+        rank clears once a step does not wipe away what others have shown in the same step."""
+        self._clears.update(ranks)
+        latest = max(self._clears[rank] for rank in ranks)
+        is_next, self._cleared = latest > self._cleared, max(latest, self._cleared)
+        return is_next
+
+    def _begin(self, own: dict[int, Display]) -> Iterator[Shown]:
+        first = next(iter(own.values()))
+        target = self._free_id(own)
+        for rank, display in own.items():
+            assert display.display_id is not None
+            former = self._targets.get((rank, display.display_id))
+            if former is not None:
+                self._owners[former].discard(rank)
+            self._targets[rank, display.display_id] = target
+        self._owners[target] = set(own)
+        self._contents[target] = {_content(first)}
+        yield _shown(tuple(own), replace(first, kind="display", display_id=target))
+
+    def _free_id(self, own: dict[int, Display]) -> str:
+        """The lowest rank's id, unless that is another rank's display: an id may stand in the cell's text."""
+        rank, display = next(iter(own.items()))
+        assert display.display_id is not None
+        owners = self._owners.get(display.display_id, set())
+        return display.display_id if owners <= set(own) else f"{display.display_id} of rank {rank}"
+
+    def _update(self, own: dict[int, Display]) -> Iterator[Shown]:
+        content = _content(next(iter(own.values())))
+        by_target: dict[str, dict[int, Display]] = {}
+        for rank, display in own.items():
+            assert display.display_id is not None
+            target = self._targets.get((rank, display.display_id), display.display_id)
+            by_target.setdefault(target, {})[rank] = display
+        for target, updates in by_target.items():
+            owners = self._owners.get(target, set())
+            if not owners.intersection(updates) or min(owners) in updates:  # made elsewhere, or theirs
+                self._contents.setdefault(target, set()).add(content)
+                yield _shown(tuple(updates), replace(next(iter(updates.values())), display_id=target))
+                yield from self._part(target, content)
+            elif content not in self._contents[target]:
+                self._ahead.setdefault(target, {}).update(updates)
+
+    def left(self) -> Iterator[Shown]:
+        """What is shown at the end: updates that have waited for the lowest rank's."""
+        for target in list(self._ahead):
+            yield from self._part(target, "")
+
+    def _part(self, target: str, content: str) -> Iterator[Shown]:
+        """Its owner shows something: ranks that had something else in the meantime get their own."""
+        by_content: dict[str, dict[int, Display]] = {}
+        for rank, display in sorted(self._ahead.pop(target, {}).items()):
+            by_content.setdefault(_content(display), {})[rank] = display
+        for other, own in by_content.items():
+            if other != content:
+                yield from self._begin(own)
+
+
+def _shown(ranks: Sequence[int], display: object) -> Shown:
+    return Shown(() if 0 in ranks else tuple(ranks), display)
+
+
+def _content(display: object) -> str:
+    """Short, and the same for the same content."""
+    if isinstance(display, Display):
+        display = ("clear",) if display.kind == "clear" else (display.data, display.metadata)
+    return hashlib.sha256(repr(display).encode("utf-8", "replace")).hexdigest()
