@@ -1130,6 +1130,7 @@ def test_magics_displays_and_figures(notebook: NotebookKernel) -> None:
             """,
         )
     ).check()
+    notebook.run("del __import__('os').environ['GREETING']").check()
     assert run.stdout == "before\nenv: GREETING=hello\nhello\nhi\n"
     assert [data.get("text/html", "figure" if "image/png" in data else "") for data in run.displays] == [
         "<b>bold</b>",
