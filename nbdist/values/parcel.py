@@ -21,6 +21,7 @@ from nbdist.messages import Parcel
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import GraphPickler, GraphUnpickler
 from nbdist.values.twins import Twins
+from nbdist.values.walk import without_gc
 
 _ALIGN_BYTES = 64
 _READ_BYTES = 1 << 20  # smaller files are read, larger ones mapped
@@ -54,7 +55,8 @@ def pack(
         if echo is not None:
             pickler.expect(echo.values())
         frames: list[tuple[str, int, int]] = []
-        failed = _dump_all({k: v for k, v in values.items() if k not in lost}, pickler, stream, frames)
+        with without_gc():
+            failed = _dump_all({k: v for k, v in values.items() if k not in lost}, pickler, stream, frames)
         if not failed:
             if echo is not None:
                 _dump_all({"twins": _packed_of(echo, pickler)}, pickler, stream, frames)
@@ -110,7 +112,8 @@ def unpack(parcel: Parcel, fd: int, twins: Twins) -> dict[str, Any]:
         ValueLost: ``key`` names the value that cannot be read, and why. The rest of
             the graph cannot be trusted then: ask the rank to send again without that value.
     """
-    return dict(unpack_each(parcel, fd, twins))
+    with without_gc():
+        return dict(unpack_each(parcel, fd, twins))
 
 
 def unpack_each(parcel: Parcel, fd: int, twins: Twins) -> Iterator[tuple[str, Any]]:

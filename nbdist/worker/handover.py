@@ -19,10 +19,14 @@ from nbdist.values.parcel import pack
 from nbdist.values.twins import Twins
 from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 
+# What torch.compile keeps among the names of a compiled function's globals.
+_COMPILERS_OWN = ("__builtins_dict__", "__compiled_fn_", "__resume_at_", "__import_", "___")
+
 
 def _is_shells(name: str) -> bool:
     return (
         name in SHELLS_OWN
+        or name.startswith(_COMPILERS_OWN)
         or name in ("_", "__", "___")
         or (name.startswith("_") and name.lstrip("_i").isdigit())
     )
