@@ -164,6 +164,52 @@ CASES: dict[str, Case] = {
         checks=("context.prec == 3",),
         noted=("nbdist: context (its new content) stays behind: Context objects cannot be changed in place",),
     ),
+    "deep structures": Case(
+        setup="""
+            class Node:
+                def __init__(self, value, following):
+                    self.value, self.following = value, following
+
+            def chain(length):
+                node = None
+                for value in range(length):
+                    node = Node(value, node)
+                return node
+
+            def length(node):
+                count = 0
+                while node is not None:
+                    count, node = count + 1, node.following
+                return count
+
+            def nested(depth):
+                inner = []
+                for _ in range(depth):
+                    inner = [inner]
+                return inner
+
+            old, old_nested = chain(20_000), nested(20_000)
+            """,
+        cell="""
+            old.value, new, new_nested = -1, chain(100_000), nested(50_000)
+            old_nested.append(new)
+            """,
+        later="old_depth = 0\nwhile new_nested:\n    new_nested, old_depth = new_nested[0], old_depth + 1",
+        checks=(
+            "old.value == -1 and length(old) == 20_000",
+            "length(new) == 100_000 and old_depth == 50_000 and old_nested[1] is new",
+        ),
+    ),
+    "deep structures that hold what cannot travel": Case(
+        cell="""
+            import threading
+            inner = [threading.Lock()]
+            for _ in range(20_000):
+                inner = [inner]
+            """,
+        checks=("'inner' not in globals()",),
+        noted=("nbdist: inner stays behind: cannot pickle '_thread.lock' object",),
+    ),
     # numpy and pandas
     "new arrays are arrays of their own": Case(
         cell="""
@@ -331,6 +377,97 @@ CASES: dict[str, Case] = {
         checks=(
             "old.weight.eq(2).all() and weight.eq(2).all() and not old.training",
             "new.weight.eq(1).all() and new(torch.ones(1, 2)).shape == (1, 2) and not scripted.training",
+        ),
+    ),
+    "sharded tensors": Case(
+        cell="""
+            import torch
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+            mesh = init_device_mesh("cpu", (world_size,))
+            rows = distribute_tensor(torch.arange(10.0).reshape(5, 2), mesh, [Shard(0)])
+            columns = distribute_tensor(torch.arange(10.0).reshape(5, 2), mesh, [Shard(1)])
+            same, part = distribute_tensor(torch.arange(3.0), mesh, [Replicate()]), rows
+            summed = DTensor.from_local(torch.full((3,), 0.5), mesh, [Partial()])
+            parameter = torch.nn.Parameter(rows)
+            held = {"rows": rows, "deep": [parameter]}
+            del mesh
+            rows
+            """,
+        checks=(
+            "rows.tolist() == columns.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]",
+            "type(rows) is torch.Tensor and part is rows and held['rows'] is rows and _ is rows",
+            "same.tolist() == [0, 1, 2] and summed.tolist() == [1, 1, 1]",
+            "type(parameter) is torch.nn.Parameter and parameter.requires_grad and held['deep'][0] is parameter",
+        ),
+    ),
+    "models sharded by fully_shard": Case(
+        setup="""
+            import copy, torch
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+            twin, inputs = copy.deepcopy(model), torch.ones(2, 4)
+            same, weights, first = model, list(model.parameters()), model[0]
+
+            def train(model, optimizer):
+                for _ in range(2):
+                    optimizer.zero_grad()
+                    model(inputs).pow(2).sum().backward()
+                    optimizer.step()
+
+            def shard(model):
+                from torch.distributed.fsdp import fully_shard
+                fully_shard(model[0])
+                fully_shard(model)
+            """,
+        cell="""
+            import copy
+            new = copy.deepcopy(model)
+            optimizers = []
+            for each in (model, new):
+                shard(each)
+                optimizers.append(torch.optim.Adam(each.parameters(), lr=0.1))
+                train(each, optimizers[-1])
+            """,
+        later="""
+            expected = torch.optim.Adam(twin.parameters(), lr=0.1)
+            for each, optimizer in ((model, optimizers[0]), (new, optimizers[1]), (twin, expected)):
+                train(each, optimizer)
+            train(twin, expected)
+            """,
+        checks=(
+            "model is same and model[0] is first and type(model) is type(new) is torch.nn.Sequential",
+            "all(x is y for x, y in zip(weights, model.parameters(), strict=True))",
+            "optimizers[0].param_groups[0]['params'][0] is weights[0] and len(optimizers[0].state) == 4",
+            "all(type(p) is torch.nn.Parameter for p in new.parameters()) and not new._forward_hooks",
+            """all(
+                torch.allclose(value, other, atol=1e-5)
+                for each in (model, new)
+                for value, other in zip(each.parameters(), twin.parameters(), strict=True)
+            )""",
+        ),
+    ),
+    "models sharded flat stay behind whole": Case(
+        setup="""
+            import torch
+            model = torch.nn.Linear(4, 3)
+            weight, before = model.weight, model.weight.detach().clone()
+            """,
+        cell="""
+            from torch.distributed.fsdp import FullyShardedDataParallel
+            cpu = torch.device("cpu")
+            wrapped = FullyShardedDataParallel(model, device_id=cpu, use_orig_params=True)
+            optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+            wrapped(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+            """,
+        checks=(
+            "model.weight is weight and torch.equal(weight, before)",
+            "'wrapped' not in globals() and 'optimizer' not in globals()",
+        ),
+        noted=tuple(
+            f"nbdist: {name} stays behind: its parameters are FullyShardedDataParallel's flat shards"
+            for name in ("model (its new content)", "wrapped", "optimizer")
         ),
     ),
     "compiled modules and functions": Case(

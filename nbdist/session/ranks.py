@@ -254,7 +254,10 @@ class Ranks:
     def bring_back(self) -> Landed:
         """Write what the ranks handed over into the notebook, all of it or, on trouble, the readable rest."""
         self._plan = []
-        arrived = {rank: self._read(rank) for rank in sorted(self._arrived) if rank in self.state.alive}
+        # Rank 0's last: it holds what is put together of all ranks' parts.
+        ranks = [rank for rank in sorted(self._arrived, reverse=True) if rank in self.state.alive]
+        arrived = {rank: self._read(rank) for rank in ranks}
+        self._twins.shards.clear()
         first = self._arrived.get(0)
         unbound = first.values.unbound if first else ()
         with self._foreign_code():
@@ -293,7 +296,7 @@ class Ranks:
             arrived = self._arrived[rank]
             try:
                 with self._foreign_code():
-                    return unpack(arrived.values.parcel, arrived.fd, self._twins)
+                    return unpack(arrived.values.parcel, arrived.fd, self._twins, rank=rank)
             except ValueLost as lost:
                 without[lost.key] = lost.reason
             self._workers[rank].channel.send(SendAgain(without=without))

@@ -19,7 +19,9 @@ from nbdist.values.classes import without_notebooks_code
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.numbers import NumberReducer
 from nbdist.values.rebuild import Reduce, reduce_function, reducer_of
+from nbdist.values.shards import SHARDS
 from nbdist.values.twins import Twins
+from nbdist.values.unwrapping import FLAT
 from nbdist.values.walk import is_definition
 
 _IN_BAND_BYTES = 1 << 14
@@ -52,6 +54,7 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(stream, protocol=5, buffer_callback=take_buffer if out_of_band else None)
         self.buffers = buffers
         self._namespace = twins.namespace
+        self._barred = twins.barred
         self._numbers = NumberReducer(twins, by_value=definitions_only)
         self._reducers: dict[type, Reduce | None] = {}
 
@@ -61,6 +64,8 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         cls = type(obj)
+        if id(obj) in self._barred:
+            raise TypeError(FLAT)
         if cls not in self._reducers:
             self._reducers[cls] = reducer_of(cls) or self._numbers.reducer_of(cls)
         reduce = self._reducers[cls]
@@ -83,6 +88,7 @@ def _ids_of(twins: Twins, *, definitions_only: bool) -> Callable[[Any], Any]:
         id_: key for id_, key in twins.keys().items() if not definitions_only or is_definition(known[key])
     }
     pids[id(twins.namespace)] = "namespace"
+    pids[id(SHARDS)] = "shards"
     find = pids.get
 
     def persistent_id(obj: Any) -> Any:
@@ -99,6 +105,8 @@ class GraphUnpickler(pickle.Unpickler):
         self._twins = twins
 
     def persistent_load(self, pid: Any) -> Any:
+        if pid == "shards":
+            return self._twins.shards
         return self._twins.namespace if pid == "namespace" else self._twins.known[pid]
 
 

@@ -14,6 +14,7 @@ from nbdist.values.kind import Buffer, Spans
 from nbdist.values.models import model_reducer_of, reduce_compiled
 from nbdist.values.numeric import array_memory, array_root, is_strided, leaf_state, set_leaf_state
 from nbdist.values.rebuild import Reduce, itself, set_vars
+from nbdist.values.shards import Whole, sharded_class
 from nbdist.values.twins import Twins
 
 _LARGE_BYTES = 1 << 26
@@ -67,10 +68,19 @@ class NumberReducer:
         if issubclass(cls, torch.UntypedStorage):
             return self._reduce_storage
         if issubclass(cls, torch.Tensor):
-            return _reduce_tensor
+            return self._reduce_tensor
         if cls is types.FunctionType:
             return reduce_compiled
         return _reduce_limits if cls in (torch.finfo, torch.iinfo) else model_reducer_of(cls)
+
+    def _reduce_tensor(self, tensor: Any) -> Any:
+        sharded = sharded_class()
+        if sharded is None or not isinstance(tensor, sharded):
+            return _reduce_tensor(tensor)
+        whole = Whole(self._twins.shards.path_of(tensor))
+        is_parameter = isinstance(tensor, sys.modules["torch"].nn.Parameter)
+        made = (whole, is_parameter, tensor.requires_grad and tensor.is_leaf)
+        return _make_whole, made, leaf_state(tensor), None, None, set_leaf_state
 
     def _place_of(self, memory: Buffer) -> tuple[Any, int] | None:
         """The notebook's object that has this memory, and where in it: a new tensor there stays a view."""
@@ -160,6 +170,12 @@ def _reduce_tensor(tensor: Any) -> Any:
     if all(part is None for part in state) or len(reduced) != 2:
         return reduced
     return (*reduced, state, None, None, set_leaf_state)
+
+
+def _make_whole(tensor: Any, is_parameter: bool, requires_grad: bool) -> Any:
+    if is_parameter:
+        return sys.modules["torch"].nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_(requires_grad)
 
 
 def _with_typed_storage(reduced: Any) -> Any:

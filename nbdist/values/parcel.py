@@ -12,7 +12,7 @@ import mmap
 import os
 import pickle
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,10 +21,12 @@ from nbdist.messages import Parcel
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import GraphPickler, GraphUnpickler
 from nbdist.values.twins import Twins
-from nbdist.values.walk import without_gc
+from nbdist.values.walk import inside_out, without_gc
 
 _ALIGN_BYTES = 64
 _READ_BYTES = 1 << 20  # smaller files are read, larger ones mapped
+_PART = "part"  # of a deep value: dealt with on the way to it
+_TOO_DEEP = "recursion"  # pickle's word for it
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -49,6 +51,7 @@ def pack(
         pickled the reason.
     """
     lost: dict[str, str] = {}
+    deep: set[str] = set()
     while True:
         stream = io.BytesIO()
         pickler = GraphPickler(stream, twins, definitions_only=definitions_only)
@@ -56,26 +59,48 @@ def pack(
             pickler.expect(echo.values())
         frames: list[tuple[str, int, int]] = []
         with without_gc():
-            failed = _dump_all({k: v for k, v in values.items() if k not in lost}, pickler, stream, frames)
+            failed = _dump_all(_steps(values, lost, deep, twins), pickler, stream, frames)
         if not failed:
             if echo is not None:
-                _dump_all({"twins": _packed_of(echo, pickler)}, pickler, stream, frames)
+                _dump_all([("twins", _packed_of(echo, pickler), False)], pickler, stream, frames)
             parcel, fd = _write(stream.getbuffer(), frames, pickler.buffers)
             return parcel, fd, lost
-        # A dump that failed half-way has spoilt the memo: begin again without that value.
-        lost |= failed
+        # A dump that failed half-way has spoilt the memo: begin again, without that value or step by step.
+        [(key, reason)] = failed.items()
+        if _TOO_DEEP in reason and key not in deep:
+            deep.add(key)
+        else:
+            lost |= failed
+
+
+def _steps(
+    values: Mapping[str, Any], lost: Mapping[str, str], deep: Collection[str], twins: Twins
+) -> Iterator[tuple[str, Any, bool]]:
+    """The values to dump, and whether each is only a part of one.
+
+    Of a deep one, a linked list say, parts go first, from the end on: pickle would go down to it in one go.
+    """
+    for key, value in values.items():
+        if key in deep and key not in lost:
+            known = twins.keys()
+            yield from ((key, part, True) for part in inside_out(value, known))
+        if key not in lost:
+            yield key, value, False
 
 
 def _dump_all(
-    values: Mapping[str, Any], pickler: GraphPickler, stream: io.BytesIO, frames: list[tuple[str, int, int]]
+    values: Iterable[tuple[str, Any, bool]],
+    pickler: GraphPickler,
+    stream: io.BytesIO,
+    frames: list[tuple[str, int, int]],
 ) -> dict[str, str]:
     """Dump values until one fails; that one's key and reason, if any."""
-    for key, value in values.items():
+    for key, value, is_part in values:
         start = stream.tell()
         dumped = call_foreign(partial(pickler.dump, value))
         if isinstance(dumped, Refusal):
             return {key: dumped.reason}
-        frames.append((key, start, stream.tell()))
+        frames.append((_PART if is_part else key, start, stream.tell()))
     return {}
 
 
@@ -105,15 +130,23 @@ def _write(
     return Parcel(frames=tuple(frames), buffers=tuple(spans), size_bytes=end), fd
 
 
-def unpack(parcel: Parcel, fd: int, twins: Twins) -> dict[str, Any]:
-    """Read all values of a parcel; they share memory with its private mapping.
+def unpack(parcel: Parcel, fd: int, twins: Twins, *, rank: int = 0) -> dict[str, Any]:
+    """Read all values of a rank's parcel; they share memory with its private mapping.
+
+    Parts of sharded tensors are kept for those who hold the whole.
 
     Raises:
         ValueLost: ``key`` names the value that cannot be read, and why. The rest of
             the graph cannot be trusted then: ask the rank to send again without that value.
     """
+    values = {}
     with without_gc():
-        return dict(unpack_each(parcel, fd, twins))
+        for key, value in unpack_each(parcel, fd, twins):
+            if key == "shards":
+                twins.shards.add(rank, value)
+            else:
+                values[key] = value
+    return values
 
 
 def unpack_each(parcel: Parcel, fd: int, twins: Twins) -> Iterator[tuple[str, Any]]:
@@ -127,7 +160,8 @@ def unpack_each(parcel: Parcel, fd: int, twins: Twins) -> Iterator[tuple[str, An
         loaded = call_foreign(unpickler.load)
         if isinstance(loaded, Refusal):
             raise ValueLost(key, loaded.reason)
-        yield key, loaded
+        if key != _PART:
+            yield key, loaded
 
 
 def _open(fd: int, size_bytes: int) -> memoryview:

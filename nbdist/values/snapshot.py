@@ -41,10 +41,14 @@ class Snapshot:
         for group in self._groups:
             yield from group.changed()
 
+    def before(self, key: int) -> tuple[list[Any], list[Any]]:
+        """A dict's keys and values as they were, by its key."""
+        return next(group.pairs(key) for group in self._groups if key in group.keys)
+
 
 class _Group:
     def __init__(self, cls: type, keys: list[int], objects: list[Any]):
-        self._class, self._keys, self._objects = cls, keys, objects
+        self._class, self.keys, self._objects = cls, keys, objects
         self._lengths = list(map(len, self._objects))
         self._held = list(contents(cls, self._objects))
 
@@ -57,9 +61,15 @@ class _Group:
         starts = [0]
         if self._class is dict:
             starts.append(sum(self._lengths))
-        for key, obj, length in zip(self._keys, self._objects, self._lengths, strict=True):
+        for key, obj, length in zip(self.keys, self._objects, self._lengths, strict=True):
             before = [held for at in starts for held in self._held[at : at + length]]
             starts = [at + length for at in starts]
             now = list(contents(self._class, [obj]))
             if len(now) != len(before) or not all(map(operator.is_, before, now)):
                 yield key, obj
+
+    def pairs(self, key: int) -> tuple[list[Any], list[Any]]:
+        at = self.keys.index(key)
+        start, length = sum(self._lengths[:at]), self._lengths[at]
+        half = start + sum(self._lengths)
+        return self._held[start : start + length], self._held[half : half + length]

@@ -16,8 +16,11 @@ from typing import Any
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import Buffer, Content, Kind, Spans
 from nbdist.values.kinds import KindCache, kind_of
+from nbdist.values.numeric import leaf_state
 from nbdist.values.pages import MemoryWatch
+from nbdist.values.shards import Shards, Whole
 from nbdist.values.snapshot import PLAIN, Snapshot
+from nbdist.values.unwrapping import FLAT
 from nbdist.values.walk import Reached, is_definition, is_notebooks, reached, reached_inside, without_gc
 
 _PIECE_BYTES = 1 << 20
@@ -50,6 +53,9 @@ class Twins:
     Attributes:
         names: the namespace as it was when this was made.
         modules: what was imported then.
+        shards: tensors that are sharded over the ranks.
+        barred: ids of objects that stay in this process, whatever holds them.
+        stand_ins: by the id of a sharded parameter the key of the notebook's own that it was made of.
     """
 
     def __init__(
@@ -69,6 +75,9 @@ class Twins:
         self._before: dict[int, tuple[Kind, Content | Refusal]] = {}
         self._memory: dict[int, Buffer] = {}
         self._at: dict[Buffer, int] = {}
+        self.shards = Shards()
+        self.stand_ins: dict[int, int] = {}
+        self.barred: frozenset[int] = frozenset()
         self._spans: Spans | None = None
         self._watch = MemoryWatch()
         kinds = KindCache()
@@ -99,7 +108,10 @@ class Twins:
 
     def keys(self) -> Mapping[int, int]:
         """The key of each of the notebook's objects by its id."""
-        return self._keys if self._keys is not None else {key: key for key in self.known}
+        keys = self._keys if self._keys is not None else {key: key for key in self.known}
+        if not self.stand_ins and not self.barred:
+            return keys
+        return {id_: key for id_, key in {**keys, **self.stand_ins}.items() if id_ not in self.barred}
 
     def key_at(self, memory: Buffer) -> int | None:
         """The key of an object of the notebook that this memory still belongs to."""
@@ -131,15 +143,40 @@ class Twins:
         reachable = None if within is None else reached(self.namespace, within).objects.keys()
         found = Changes()
         for key in self._before:
-            if reachable is None or id(self.known[key]) in reachable:
+            obj = self.known[key]
+            if id(obj) in self.barred:
+                if hasattr(type(obj), "named_modules"):
+                    found.refused.setdefault(key, FLAT)
+            elif reachable is None or id(obj) in reachable:
                 self._compare(key, found)
         for key, obj in self._plain.changed():
-            if reachable is None or id(obj) in reachable:
+            if id(obj) not in self.barred and (reachable is None or id(obj) in reachable):
                 found.contents[key] = kind_of(obj).portable(obj)
+        self._send_sharded(found)
         for key in self._changed_inside():
             if reachable is None or id(self.known[key]) in reachable:
                 self._send(key, partial(kind_of(self.known[key]).portable, self.known[key]), found)
         return found
+
+    def _send_sharded(self, found: Changes) -> None:
+        """A parameter that is sharded now is the notebook's own with another content."""
+        self.stand_ins = {}
+        for key, now in self._plain.changed():
+            if type(now) is not dict:
+                continue
+            names, values = self._plain.before(key)
+            for name, old in zip(names, values, strict=True):
+                new = now.get(name)
+                known = self.keys().get(id(old))
+                if known is None or new is old or id(new) not in self.shards.paths:
+                    continue
+                self.stand_ins[id(new)] = known
+                self._send(known, partial(self._whole, new), found)
+
+    def _whole(self, tensor: Any) -> Any:
+        """As `portable` of the notebook's own parameter."""
+        own = {name: value for name, value in vars(tensor).items() if name != "_is_param"}
+        return Whole(self.shards.path_of(tensor)), tensor.requires_grad, leaf_state(tensor), own
 
     def _changed_inside(self) -> set[int]:
         """Objects of the notebook that hold something without a key which has changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from nbdist.values.modules import is_users, users_module
 from nbdist.values.snapshot import PLAIN, contents
 
 _FEW_CLASSES = 4
+_STEPS = 40  # pickle goes some levels down for each, and Python bounds them
 
 
 def is_definition(obj: object) -> bool:
@@ -181,3 +182,29 @@ def reached_inside(namespace: dict[str, Any], known: Mapping[int, Any]) -> Reach
     for obj in known.values():
         del found.objects[id(obj)]
     return found
+
+
+def inside_out(value: Any, known: Container[int]) -> Iterator[Any]:
+    """Objects inside a value, some steps apart, the innermost first: from each of them on it is not
+    deep, once those before it are dealt with. Objects whose ids are `known` are not entered."""
+    kinds = KindCache()
+
+    def parts_of(obj: Any) -> Iterator[Any]:
+        if type(obj) in PLAIN:
+            return contents(type(obj), [obj])
+        parts = call_foreign(partial(kinds[type(obj)].parts, obj))
+        return iter(()) if isinstance(parts, Refusal) else iter(parts)
+
+    seen = {id(value): value}  # held, so that the ids stay theirs
+    way = [(value, parts_of(value))]
+    while way:
+        obj, parts = way[-1]
+        for part in parts:
+            if type(part) not in ATOMS and id(part) not in seen and id(part) not in known:
+                seen[id(part)] = part
+                way.append((part, parts_of(part)))
+                break
+        else:
+            way.pop()
+            if way and len(way) % _STEPS == 0:
+                yield obj

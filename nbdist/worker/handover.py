@@ -17,6 +17,7 @@ from nbdist.messages import Finished, Parcel, Values
 from nbdist.shell import current_shell
 from nbdist.values.parcel import pack
 from nbdist.values.twins import Twins
+from nbdist.values.unwrapping import flat_sharded, without_fsdp
 from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 
 # What torch.compile keeps among the names of a compiled function's globals.
@@ -73,7 +74,26 @@ def finished(
         names: the namespace, with the ready-made names that the work did not assign.
         without: keys to leave out, with the reason.
     """
-    values = {f"gather:{name}": names[name] for name in wanted.gather if name in names}
+    with without_fsdp(twins.known.values()):
+        return _finished(done, twins, wanted, names, rank=rank, without=without)
+
+
+def _finished(
+    done: Done,
+    twins: Twins,
+    wanted: Wanted,
+    names: Mapping[str, Any],
+    *,
+    rank: int,
+    without: Mapping[str, str],
+) -> tuple[Finished, int]:
+    values: dict[str, Any] = {}
+    roots = {name: value for name, value in names.items() if not _is_shells(name)}
+    twins.barred = flat_sharded()
+    twins.shards.find({**roots, "the result": done.result})
+    if twins.shards.paths:
+        values["shards"] = twins.shards.pieces()
+    values |= {f"gather:{name}": names[name] for name in wanted.gather if name in names}
     refused: dict[str, str] = {}
     if rank == 0:
         own, refused = _of_first_rank(twins, wanted, names)
