@@ -83,18 +83,21 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 def _ids_of(twins: Twins, *, definitions_only: bool) -> Callable[[Any], Any]:
     """The pickler's `persistent_id`. It is asked of every number and text, so it does one look-up."""
-    known = twins.known
-    pids: dict[int, Any] = {
-        id_: key for id_, key in twins.keys().items() if not definitions_only or is_definition(known[key])
-    }
-    pids[id(twins.namespace)] = "namespace"
-    pids[id(SHARDS)] = "shards"
-    find = pids.get
+    find, known = twins.finder(), twins.known
+    others: dict[int, Any] = {id(twins.namespace): "namespace", id(SHARDS): "shards"}
+
+    def by_id(obj: Any) -> Any:
+        id_ = id(obj)
+        return id_ if id_ in known else others.get(id_)
 
     def persistent_id(obj: Any) -> Any:
-        return find(id(obj))
+        id_ = id(obj)
+        key = find(id_)
+        if key is None or (definitions_only and not is_definition(known[key])):
+            return others.get(id_)
+        return key
 
-    return persistent_id
+    return by_id if twins.ids_are_keys and not definitions_only else persistent_id
 
 
 class GraphUnpickler(pickle.Unpickler):

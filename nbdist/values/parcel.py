@@ -50,6 +50,12 @@ def pack(
         The layout, the file's descriptor (the caller owns it), and for each key that cannot be
         pickled the reason.
     """
+    if not values:
+        return (
+            Parcel(frames=(), buffers=(), size_bytes=0),
+            os.memfd_create("nbdist-values", os.MFD_CLOEXEC),
+            {},
+        )
     lost: dict[str, str] = {}
     deep: set[str] = set()
     while True:
@@ -82,8 +88,7 @@ def _steps(
     """
     for key, value in values.items():
         if key in deep and key not in lost:
-            known = twins.keys()
-            yield from ((key, part, True) for part in inside_out(value, known))
+            yield from ((key, part, True) for part in inside_out(value, twins.finder()))
         if key not in lost:
             yield key, value, False
 

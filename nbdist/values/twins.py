@@ -6,9 +6,10 @@ object at the same address; a rank that was started otherwise is told which of i
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -55,6 +56,7 @@ class Twins:
         modules: what was imported then.
         shards: tensors that are sharded over the ranks.
         barred: ids of objects that stay in this process, whatever holds them.
+        files: the open files among them.
         stand_ins: by the id of a sharded parameter the key of the notebook's own that it was made of.
     """
 
@@ -87,13 +89,18 @@ class Twins:
                 if type(obj) not in PLAIN:
                     self._remember(key, obj, kinds)
             self._plain = Snapshot(list(labels), objects)
+            self.files = _files_among(objects)
             self._inside = self._without_key() if told else None
 
     def _without_key(self) -> Twins:
         """What this process was not told of, because the way in which the notebook's objects were rebuilt
         made it anew: the label of each is the key of the object that holds it."""
         found = reached_inside(self.namespace, self.known)
-        shared = {id(obj) for obj in found.objects.values() if kind_of(obj).memory(obj) in self._at}
+        shared = {
+            id(obj)
+            for obj in found.objects.values()
+            if call_foreign(partial(kind_of(obj).memory, obj)) in self._at
+        }
         labels = {key: label for key, label in found.labels.items() if key not in shared}
         return Twins(self.namespace, found.objects, labels)
 
@@ -106,12 +113,27 @@ class Twins:
             if self._at.setdefault(memory, key) == key:
                 self._watch.add(memory)
 
-    def keys(self) -> Mapping[int, int]:
-        """The key of each of the notebook's objects by its id."""
-        keys = self._keys if self._keys is not None else {key: key for key in self.known}
-        if not self.stand_ins and not self.barred:
-            return keys
-        return {id_: key for id_, key in {**keys, **self.stand_ins}.items() if id_ not in self.barred}
+    @property
+    def ids_are_keys(self) -> bool:
+        """Whether the key of an object is its id here, without exception."""
+        return self._keys is None and not self.stand_ins and not self.barred
+
+    def key_of(self, obj: object) -> int | None:
+        """The key of one of the notebook's objects; None for any other."""
+        return self.finder()(id(obj))
+
+    def finder(self) -> Callable[[int], int | None]:
+        """What gives the key of one of the notebook's objects by its id; None for any other id."""
+        known, told, stand_ins, barred = self.known, self._keys, self.stand_ins, self.barred
+
+        def find(id_: int) -> int | None:
+            if id_ in barred:
+                return None
+            return stand_ins.get(id_) or (id_ if id_ in known else None)
+
+        if told is None:
+            return find
+        return {id_: key for id_, key in {**told, **stand_ins}.items() if id_ not in barred}.get
 
     def key_at(self, memory: Buffer) -> int | None:
         """The key of an object of the notebook that this memory still belongs to."""
@@ -161,13 +183,13 @@ class Twins:
     def _send_sharded(self, found: Changes) -> None:
         """A parameter that is sharded now is the notebook's own with another content."""
         self.stand_ins = {}
-        for key, now in self._plain.changed():
+        for key, now in self._plain.changed() if self.shards.paths else ():
             if type(now) is not dict:
                 continue
             names, values = self._plain.before(key)
             for name, old in zip(names, values, strict=True):
                 new = now.get(name)
-                known = self.keys().get(id(old))
+                known = self.key_of(old)
                 if known is None or new is old or id(new) not in self.shards.paths:
                     continue
                 self.stand_ins[id(new)] = known
@@ -240,6 +262,11 @@ class Twins:
     def unbound(self) -> list[str]:
         """Names that the namespace has lost."""
         return [name for name in self.names if name not in self.namespace]
+
+
+def _files_among(objects: Collection[Any]) -> list[Any]:
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, io.IOBase)}
+    return [obj for obj in objects if type(obj) in kinds] if kinds else []
 
 
 def _equal(mine: memoryview, theirs: memoryview) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import types
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -184,9 +184,9 @@ def reached_inside(namespace: dict[str, Any], known: Mapping[int, Any]) -> Reach
     return found
 
 
-def inside_out(value: Any, known: Container[int]) -> Iterator[Any]:
+def inside_out(value: Any, key_of_id: Callable[[int], int | None]) -> Iterator[Any]:
     """Objects inside a value, some steps apart, the innermost first: from each of them on it is not
-    deep, once those before it are dealt with. Objects whose ids are `known` are not entered."""
+    deep, once those before it are dealt with. Objects that have a key are not entered."""
     kinds = KindCache()
 
     def parts_of(obj: Any) -> Iterator[Any]:
@@ -200,7 +200,7 @@ def inside_out(value: Any, known: Container[int]) -> Iterator[Any]:
     while way:
         obj, parts = way[-1]
         for part in parts:
-            if type(part) not in ATOMS and id(part) not in seen and id(part) not in known:
+            if type(part) not in ATOMS and id(part) not in seen and key_of_id(id(part)) is None:
                 seen[id(part)] = part
                 way.append((part, parts_of(part)))
                 break
