@@ -164,6 +164,33 @@ CASES: dict[str, Case] = {
         checks=("context.prec == 3",),
         noted=("nbdist: context (its new content) stays behind: Context objects cannot be changed in place",),
     ),
+    "containers that change what is put into them": Case(
+        setup="""
+            class Doubling(dict):
+                def __setitem__(self, key, value):
+                    super().__setitem__(key, value * 2)
+
+            class Counting(list):
+                def append(self, item):
+                    super().append((len(self), item))
+
+            old, old_list = Doubling(), Counting()
+            old["a"] = 1
+            old_list.append("a")
+            """,
+        cell="""
+            old["b"] = 1
+            old_list.append("b")
+            new, new_list = Doubling(), Counting()
+            new["a"], new.tag = 1, [new]
+            new_list.append("a")
+            """,
+        later="new['b'] = 1",
+        checks=(
+            "old == {'a': 2, 'b': 2} and old_list == [(0, 'a'), (1, 'b')]",
+            "new == {'a': 2, 'b': 2} and new.tag[0] is new and new_list == [(0, 'a')]",
+        ),
+    ),
     "deep structures": Case(
         setup="""
             class Node:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from nbdist.values.kind import attributes_of, set_attributes
 from nbdist.values.library import check_no_address, fill_weak
 
 Reduce = Callable[[Any], Any]
@@ -27,7 +28,7 @@ def reducer_of(cls: type) -> Reduce | None:
     for base, reduce in _BY_BASE:
         if issubclass(cls, base):
             return reduce
-    return None
+    return _reduce_container if _fills_its_own_way(cls) else None
 
 
 def make_empty(cls: Any) -> Any:
@@ -161,6 +162,34 @@ def _address(view: memoryview) -> int:
 def _make_view(owner: Any, start: int, size_bytes: int, form: str, shape: Any) -> memoryview:
     part = memoryview(owner).cast("B")[start : start + size_bytes]
     return part if form == "B" and len(shape) == 1 else part.cast(form, shape)  # type: ignore[call-overload]
+
+
+# ── Containers with code of their own ───────────────────────────────────────────────────────────────────────
+
+
+def _fills_its_own_way(cls: Any) -> bool:
+    """Whether pickle would run the user's code on each item once more, which has changed it already."""
+    if cls.__reduce_ex__ is not object.__reduce_ex__ or cls.__reduce__ is not object.__reduce__:
+        return False
+    if hasattr(cls, "__setstate__") or hasattr(cls, "__getnewargs_ex__") or hasattr(cls, "__getnewargs__"):
+        return False
+    names = ("__setitem__",) if issubclass(cls, dict) else ("append", "extend")
+    base = dict if issubclass(cls, dict) else list
+    return issubclass(cls, base) and any(getattr(cls, name) is not getattr(base, name) for name in names)
+
+
+def _reduce_container(obj: Any) -> Any:
+    items = dict(dict.items(obj)) if isinstance(obj, dict) else list(list.__iter__(obj))
+    return make_empty, (type(obj),), (items, attributes_of(obj)), None, None, _fill_container
+
+
+def _fill_container(obj: Any, state: Any) -> None:
+    items, attributes = state
+    if isinstance(obj, dict):
+        dict.update(obj, items)
+    else:
+        list.extend(obj, items)
+    set_attributes(obj, attributes)
 
 
 # ── Others ──────────────────────────────────────────────────────────────────────────────────────────────────
