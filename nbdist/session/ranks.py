@@ -32,9 +32,9 @@ from nbdist.start.birth import Birth
 from nbdist.start.guard import Guard
 from nbdist.start.worker import Worker, end_workers, occupy_standard_descriptors
 from nbdist.state import RunState
-from nbdist.values.landing import Landed, land, with_path_first
+from nbdist.values.landing import Landed, land
 from nbdist.values.memory import open_memory
-from nbdist.values.parcel import unpack_each
+from nbdist.values.parcel import unpack
 from nbdist.views.hang import odd_ranks, odd_stacks, standing_report
 from nbdist.views.screen import Screen
 from nbdist.views.text import TextView
@@ -285,7 +285,10 @@ class Ranks:
     def bring_back(self) -> Landed:
         """Write what the ranks handed over into the notebook, all of it or, on trouble, the readable rest."""
         self._plan = []
-        arrived = {rank: self._read(rank) for rank in sorted(self._arrived) if rank in self.state.alive}
+        # Rank 0's last: it holds what is put together of all ranks' parts.
+        ranks = [rank for rank in sorted(self._arrived, reverse=True) if rank in self.state.alive]
+        arrived = {rank: self._read(rank) for rank in ranks}
+        self._twins.shards.clear()
         first = self._arrived.get(0)
         unbound = first.values.unbound if first else ()
         with self._users_code():
@@ -326,7 +329,7 @@ class Ranks:
                 with self._users_code():
                     parcel = arrived.values.parcel
                     memory = open_memory(arrived.fd, parcel.size_bytes)
-                    return dict(with_path_first(unpack_each(parcel, memory, self._twins)))
+                    return unpack(parcel, memory, self._twins, rank=rank)
             except ValueLost as lost:
                 without[lost.key] = lost.reason
             self._workers[rank].channel.send(SendAgain(without=without))

@@ -25,7 +25,8 @@ from nbdist.values.foreign import call_foreign
 from nbdist.values.graph import load_error
 from nbdist.values.landing import Landed
 from nbdist.values.parcel import pack
-from nbdist.values.twins import Twins, reached, twins_of
+from nbdist.values.twins import Twins, twins_of
+from nbdist.values.walk import reached
 from nbdist.views.failure import failure_of
 from nbdist.views.screen import Screen, is_watched
 from nbdist.views.text import TextView

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nbdist.values.twins import Reached, Twins
+from nbdist.values.twins import Twins
+from nbdist.values.walk import Reached
 from nbdist.worker.work import Wanted, Work
 
 

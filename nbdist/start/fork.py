@@ -42,7 +42,7 @@ def fork_workers(assignments: Sequence[Assignment], birth: Birth) -> list[Worker
             f"({threading.current_thread().name}). Run the cell in the notebook itself."
         )
     # What the notebook's files hold in memory is the kernel's to write, once.
-    flush_files(birth.twins.known.values())
+    flush_files(birth.twins.files)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an ipykernel's streams have a thread to write, here
             stream.flush()

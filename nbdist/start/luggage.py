@@ -17,7 +17,8 @@ from nbdist.start.birth import Birth
 from nbdist.values.memory import Original, open_memory
 from nbdist.values.parcel import pack, unpack_each
 from nbdist.values.surroundings import Surroundings, settle, surroundings
-from nbdist.values.twins import Reached, Twins, is_definition, reached
+from nbdist.values.twins import Twins
+from nbdist.values.walk import Reached, is_definition, reached
 from nbdist.worker.work import Wanted, Work
 
 

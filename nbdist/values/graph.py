@@ -6,14 +6,10 @@ Large buffers leave the stream (pickle protocol 5, PEP 574).
 
 from __future__ import annotations
 
-import functools
 import io
-import marshal
-import os
 import pickle
 import types
-import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -21,8 +17,12 @@ import cloudpickle
 
 from nbdist.values.classes import without_notebooks_code
 from nbdist.values.foreign import Refusal, call_foreign
-from nbdist.values.numbers import NumberReducer, storage_of
-from nbdist.values.twins import Twins, is_definition
+from nbdist.values.numbers import NumberReducer
+from nbdist.values.rebuild import Reduce, reduce_function, reducer_of
+from nbdist.values.shards import SHARDS
+from nbdist.values.twins import Twins
+from nbdist.values.unwrapping import FLAT
+from nbdist.values.walk import is_definition
 
 _IN_BAND_BYTES = 1 << 14
 
@@ -50,36 +50,54 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
         # Not a method of ours: a cycle through this object would leave its buffers to the garbage
         # collector, which clears a memoryview before what is built on it.
+        self.persistent_id = _ids_of(twins, definitions_only=definitions_only)
         super().__init__(stream, protocol=5, buffer_callback=take_buffer if out_of_band else None)
         self.buffers = buffers
-        self._twins = twins
-        self._definitions_only = definitions_only
+        self._namespace = twins.namespace
+        self._barred = twins.barred
         self._numbers = NumberReducer(twins, by_value=definitions_only)
+        self._reducers: dict[type, Reduce | None] = {}
 
     def expect(self, objects: Iterable[Any]) -> None:
         """Objects that may be among the values: what shares their memory is put on it, in any order."""
         self._numbers.expect(objects)
 
-    def persistent_id(self, obj: Any) -> Any:
-        if obj is self._twins.namespace:
-            return "namespace"
-        if type(obj).__name__ == "UntypedStorage":
-            return self._numbers.key_of(obj)
-        key = self._twins.key_of(obj)
-        return None if key is None or (self._definitions_only and not is_definition(obj)) else key
-
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, types.FunctionType) and obj.__globals__ is self._twins.namespace:
-            return _reduce_function(obj)
-        if isinstance(obj, types.CellType):
-            return _make_cell, (), _cell_contents(obj), None, None, _fill_cell
-        reduced = _reduce_python(obj)
-        if reduced is not None:
-            return reduced
-        reduced = self._numbers.reduce(obj)
-        if reduced is not None:
-            return reduced
+        cls = type(obj)
+        if id(obj) in self._barred:
+            raise TypeError(FLAT)
+        if cls not in self._reducers:
+            self._reducers[cls] = reducer_of(cls) or self._numbers.reducer_of(cls)
+        reduce = self._reducers[cls]
+        if reduce is not None:
+            reduced = reduce(obj)
+            if reduced is not None:
+                return reduced
+        if cls is types.FunctionType:
+            if obj.__globals__ is self._namespace:
+                return reduce_function(obj)
+        elif not issubclass(cls, type):
+            return NotImplemented
         return without_notebooks_code(obj, super().reducer_override(obj))
+
+
+def _ids_of(twins: Twins, *, definitions_only: bool) -> Callable[[Any], Any]:
+    """The pickler's `persistent_id`. It is asked of every number and text, so it does one look-up."""
+    find, known = twins.finder(), twins.known
+    others: dict[int, Any] = {id(twins.namespace): "namespace", id(SHARDS): "shards"}
+
+    def by_id(obj: Any) -> Any:
+        id_ = id(obj)
+        return id_ if id_ in known else others.get(id_)
+
+    def persistent_id(obj: Any) -> Any:
+        id_ = id(obj)
+        key = find(id_)
+        if key is None or (definitions_only and not is_definition(known[key])):
+            return others.get(id_)
+        return key
+
+    return by_id if twins.ids_are_keys and not definitions_only else persistent_id
 
 
 class GraphUnpickler(pickle.Unpickler):
@@ -90,12 +108,9 @@ class GraphUnpickler(pickle.Unpickler):
         self._twins = twins
 
     def persistent_load(self, pid: Any) -> Any:
-        if pid == "namespace":
-            return self._twins.namespace
-        if isinstance(pid, tuple):
-            _, key, offset, size_bytes = pid
-            return storage_of(self._twins.known[key], offset, size_bytes)
-        return self._twins.known[pid]
+        if pid == "shards":
+            return self._twins.shards
+        return self._twins.namespace if pid == "namespace" else self._twins.known[pid]
 
 
 def dump_error(error: BaseException, twins: Twins) -> bytes | None:
@@ -110,87 +125,3 @@ def load_error(data: bytes, twins: Twins) -> BaseException | None:
     """What `dump_error` wrote, or None where the exception's class cannot be built from it."""
     error = call_foreign(GraphUnpickler(io.BytesIO(data), twins, ()).load)
     return error if isinstance(error, BaseException) else None
-
-
-def _reduce_function(function: types.FunctionType) -> Any:
-    """A function on the notebook's own globals, with its cells: functions go on sharing a variable."""
-    made = (function.__code__, function.__globals__, function.__name__, function.__closure__ or ())
-    attributes = {
-        "__defaults__": function.__defaults__,
-        "__kwdefaults__": function.__kwdefaults__,
-        "__annotations__": _annotations(function),
-        "__qualname__": function.__qualname__,
-        "__module__": function.__module__,
-        "__doc__": function.__doc__,
-    }
-    return _make_function, made, (attributes, vars(function)), None, None, _fill_function
-
-
-def _annotations(function: types.FunctionType) -> dict[str, Any]:
-    try:
-        return function.__annotations__
-    except NameError:  # Python 3.14 evaluates them late, and their names may be gone
-        return {}
-
-
-def _make_function(
-    code: types.CodeType, namespace: dict[str, Any], name: str, cells: Any
-) -> types.FunctionType:
-    return types.FunctionType(code, namespace, name, None, cells or None)
-
-
-def _fill_function(function: types.FunctionType, state: Any) -> None:
-    attributes, own = state
-    for name, value in attributes.items():
-        setattr(function, name, value)
-    vars(function).update(own)
-
-
-def _reduce_python(obj: Any) -> Any:
-    """Python's own objects that pickle takes by name, or copies where a copy is none."""
-    if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ == "__main__":
-        wrapped: Any = obj
-        return _make_cached, (wrapped.__wrapped__, wrapped.cache_parameters())
-    if isinstance(obj, types.CodeType):  # cloudpickle would drop the file's name; both sides are one Python
-        return marshal.loads, (marshal.dumps(obj),)
-    if type(obj) is weakref.ref and obj() is not None:
-        return weakref.ref, (obj(),)
-    if isinstance(obj, functools.cached_property):  # before Python 3.12 it holds a lock
-        return _make_cached_property, (obj.func, obj.attrname)
-    if isinstance(obj, (io.TextIOWrapper, io.BufferedIOBase, io.FileIO)) and not isinstance(obj, io.BytesIO):
-        if obj.closed:
-            return _make_closed_file, ("b" if not isinstance(obj, io.TextIOWrapper) else "",)
-        raise TypeError("an open file stays with its process")
-    return None
-
-
-def _make_cached(function: Any, parameters: Any) -> Any:
-    return functools.lru_cache(**parameters)(function)
-
-
-def _make_cached_property(function: Any, name: str | None) -> Any:
-    made = functools.cached_property(function)
-    made.attrname = name
-    return made
-
-
-def _make_closed_file(kind: str) -> Any:
-    file = open(os.devnull, f"r{kind}")  # noqa: SIM115
-    file.close()
-    return file
-
-
-def _make_cell() -> types.CellType:
-    return types.CellType()
-
-
-def _cell_contents(cell: types.CellType) -> tuple[Any, ...]:
-    try:
-        return (cell.cell_contents,)
-    except ValueError:  # an empty cell
-        return ()
-
-
-def _fill_cell(cell: types.CellType, contents: tuple[Any, ...]) -> None:
-    if contents:
-        cell.cell_contents = contents[0]

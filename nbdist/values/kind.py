@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 ATOMS: frozenset[type] = frozenset(
     {
         *(int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented), range, slice),
-        *(types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.MethodDescriptorType),
+        *(types.BuiltinFunctionType, types.CodeType, types.MethodDescriptorType),
         *(types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType),
     }
 )
@@ -103,12 +103,20 @@ class Kind:
 def attributes_of(obj: Any) -> dict[str, Any]:
     """Instance attributes, from ``__dict__`` and ``__slots__``, past any ``__getattr__``."""
     held = dict(getattr(obj, "__dict__", None) or {})
-    for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
+    for name in slots_of(type(obj)):
         try:
             held[name] = object.__getattribute__(obj, name)
         except AttributeError:  # a slot that is not filled
             continue
     return held
+
+
+def slots_of(cls: type) -> Collection[str]:
+    """Names of the attributes that lie in ``__slots__``."""
+    names = vars(cls).get("__slotnames__")  # where copyreg keeps them
+    if names is None:
+        names = copyreg._slotnames(cls)  # type: ignore[attr-defined]
+    return names  # type: ignore[no-any-return]
 
 
 def set_attributes(twin: Any, attributes: dict[str, Any], kept: Collection[str] = ()) -> None:
@@ -117,7 +125,7 @@ def set_attributes(twin: Any, attributes: dict[str, Any], kept: Collection[str] 
         object.__delattr__(twin, name)
     own = getattr(twin, "__dict__", None)
     for name, value in attributes.items():
-        if isinstance(own, dict) and name not in copyreg._slotnames(type(twin)):  # type: ignore[attr-defined]
+        if isinstance(own, dict) and name not in slots_of(type(twin)):
             own[name] = value
         else:
             object.__setattr__(twin, name, value)

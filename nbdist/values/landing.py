@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from nbdist.values.foreign import Refusal, call_foreign
-from nbdist.values.surroundings import PATH, write
+from nbdist.values.surroundings import write
 from nbdist.values.twins import Twins
 
 
@@ -27,15 +27,6 @@ class Landed:
     names: list[str] = field(default_factory=list)
     gathered: dict[str, dict[int, Any]] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
-
-
-def with_path_first(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """The values of a rank while they are read one by one: where modules are imported from comes first of
-    all, and counts at once, for the values that come from there."""
-    for key, value in values:
-        if key == f"around:{PATH}":
-            write(PATH, value)
-        yield key, value
 
 
 def land(

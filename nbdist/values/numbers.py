@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import pickle
 import sys
+import types
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
 from nbdist.values.kind import Buffer, Spans
-from nbdist.values.numeric import array_memory, array_root, leaf_state, set_leaf_state
+from nbdist.values.models import model_reducer_of, reduce_compiled
+from nbdist.values.numeric import array_memory, array_root, is_strided, leaf_state, set_leaf_state
+from nbdist.values.rebuild import Reduce, itself, set_vars
+from nbdist.values.shards import Whole, sharded_class
 from nbdist.values.twins import Twins
 
 _LARGE_BYTES = 1 << 26
-_MAPPED_BYTES = 1 << 20  # larger storages stay on the shared memory in which they came
+_MAPPED_BYTES = 1 << 24  # larger storages stay on the shared memory in which they came
 
 
 class NumberReducer:
@@ -43,39 +47,67 @@ class NumberReducer:
                     self._arrays[memory] = root
         self._spans = Spans(self._arrays)
 
-    def key_of(self, storage: Any) -> Any:
-        """Names the notebook's object whose memory this is: a new tensor on it stays a view of it."""
-        if storage.device.type != "cpu" or not storage.nbytes() or self._by_value:
+    def reducer_of(self, cls: type) -> Reduce | None:
+        """What says how objects of a class are rebuilt; None for what is neither numpy's nor torch's."""
+        if "torch" in sys.modules:
+            reduce = self._torch_reducer_of(cls)
+            if reduce is not None:
+                return reduce
+        numpy = sys.modules.get("numpy")
+        if numpy is None:
             return None
-        memory = Buffer(storage.data_ptr(), storage.nbytes())
+        if issubclass(cls, numpy.ndarray):
+            return self._reduce_array if cls is numpy.ndarray else _reduce_array_of_class
+        return _reduce_limits if cls in (numpy.finfo, numpy.iinfo) else None
+
+    def _torch_reducer_of(self, cls: type) -> Reduce | None:
+        import torch
+
+        if issubclass(cls, torch.storage.TypedStorage):
+            return self._reduce_typed_storage
+        if issubclass(cls, torch.UntypedStorage):
+            return self._reduce_storage
+        if issubclass(cls, torch.Tensor):
+            return self._reduce_tensor
+        if cls is types.FunctionType:
+            return reduce_compiled
+        return _reduce_limits if cls in (torch.finfo, torch.iinfo) else model_reducer_of(cls)
+
+    def _reduce_tensor(self, tensor: Any) -> Any:
+        sharded = sharded_class()
+        if sharded is None or not isinstance(tensor, sharded):
+            return _reduce_tensor(tensor)
+        whole = Whole(self._twins.shards.path_of(tensor))
+        is_parameter = isinstance(tensor, sys.modules["torch"].nn.Parameter)
+        made = (whole, is_parameter, tensor.requires_grad and tensor.is_leaf)
+        return _make_whole, made, leaf_state(tensor), None, None, set_leaf_state
+
+    def _place_of(self, memory: Buffer) -> tuple[Any, int] | None:
+        """The notebook's object that has this memory, and where in it: a new tensor there stays a view."""
+        if self._by_value:
+            return None
         key = self._twins.key_at(memory)
         if key is not None:
-            return ("storage", key, 0, memory.size_bytes)
+            return self._twins.known[key], 0
         part = self._twins.key_around(memory)
         if part is None or _is_tensor(self._twins.known[part[0]]):
             return None
-        return ("storage", *part, memory.size_bytes)
+        return self._twins.known[part[0]], part[1]
 
     def _key_at(self, memory: Buffer) -> int | None:
         return None if self._by_value else self._twins.key_at(memory)
-
-    def reduce(self, obj: Any) -> Any:
-        """How to rebuild an object; None for one that is neither numpy's nor torch's."""
-        if "torch" in sys.modules:
-            reduced = self._reduce_torch(obj)
-            if reduced is not None:
-                return reduced
-        if "numpy" in sys.modules and isinstance(obj, sys.modules["numpy"].ndarray):
-            return self._reduce_array(obj)
-        return None
 
     def _reduce_array(self, array: Any) -> Any:
         import numpy
 
         memory = array_memory(array)
-        if memory is None or type(array) is not numpy.ndarray:
+        if memory is None:
             return None
         owner = self._owner(array, memory)
+        if owner is None and array.base is None and array.flags.forc:
+            order = "C" if array.flags.c_contiguous else "F"
+            data = pickle.PickleBuffer(memory.view())
+            return _make_own_array, (data, array.shape, array.dtype, order, bool(array.flags.writeable))
         if owner is None or (isinstance(owner, numpy.ndarray) and not _is_plain(array_root(owner))):
             return None
         offset = array.ctypes.data - memory.address
@@ -100,22 +132,8 @@ class NumberReducer:
             return root.base
         return None if root is array else root
 
-    def _reduce_torch(self, obj: Any) -> Any:
-        import torch
-
-        if isinstance(obj, torch.storage.TypedStorage):
-            return _make_typed_storage, (self._one_storage(obj._untyped_storage), obj.dtype)
-        if isinstance(obj, torch.UntypedStorage):
-            return self._reduce_storage(obj)
-        if isinstance(obj, torch.nn.parallel.DistributedDataParallel):
-            return _itself, (obj.module,)
-        if isinstance(obj, torch.Tensor):
-            return _reduce_tensor(obj)
-        if isinstance(obj, torch.nn.Module) and _is_parametrized(type(obj)):
-            return _new, (type(obj),), vars(obj), None, None, _set_vars
-        if isinstance(obj, type) and issubclass(obj, torch.nn.Module) and _is_parametrized(obj):
-            return _make_parametrized, (obj.__bases__[0], _properties(obj))
-        return None
+    def _reduce_typed_storage(self, obj: Any) -> Any:
+        return _make_typed_storage, (self._one_storage(obj._untyped_storage), obj.dtype)
 
     def _one_storage(self, storage: Any) -> Any:
         """One object for one piece of memory: views and tied weights stay shared."""
@@ -128,6 +146,9 @@ class NumberReducer:
         if not on_cpu.nbytes():
             return _make_storage, (b"",)
         memory = Buffer(on_cpu.data_ptr(), on_cpu.nbytes())
+        place = self._place_of(memory)
+        if place is not None:
+            return storage_of, (*place, memory.size_bytes)
         outer = memory if memory in self._arrays else self._spans.around(memory)
         if outer is not None:
             return storage_of, (self._arrays[outer], memory.address - outer.address, memory.size_bytes)
@@ -138,14 +159,90 @@ def _reduce_tensor(tensor: Any) -> Any:
     """What torch's own pickling leaves behind: a leaf's gradient and its hooks."""
     if tensor.grad_fn is not None:
         # Its graph stays behind: `backward()` on it must not seem to work.
-        return _itself, (tensor.detach(),)
-    state = leaf_state(tensor)
-    if all(part is None for part in state):
-        return None
+        return itself, (tensor.detach(),)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="backward hook")  # torch drops them, and says so
-        reduced = tensor.__reduce_ex__(5)
-    return (*reduced, state, None, None, set_leaf_state) if len(reduced) == 2 else reduced
+        # torch drops hooks and says so; the other is about our own work, not the user's.
+        warnings.filterwarnings("ignore", message="backward hook|TypedStorage")
+        reduced = _with_typed_storage(tensor.__reduce_ex__(5))
+    if not is_strided(tensor):
+        reduced = (_rebuild_quietly, reduced[:2], *reduced[2:])
+    state = leaf_state(tensor)
+    if all(part is None for part in state) or len(reduced) != 2:
+        return reduced
+    return (*reduced, state, None, None, set_leaf_state)
+
+
+def _make_whole(tensor: Any, is_parameter: bool, requires_grad: bool) -> Any:
+    if is_parameter:
+        return sys.modules["torch"].nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_(requires_grad)
+
+
+def _with_typed_storage(reduced: Any) -> Any:
+    """torch hands newer dtypes' storages to a function that expects a typed one."""
+    import torch
+
+    make, args, *rest = reduced
+    if make is torch._utils._rebuild_tensor_v3:
+        typed = torch.storage.TypedStorage(wrap_storage=args[0], dtype=torch.uint8, _internal=True)
+        return (make, (typed, *args[1:]), *rest)
+    if make is torch._tensor._rebuild_from_type_v2:
+        inner, cls, inner_args, state = args
+        return (make, (inner, cls, _with_typed_storage((inner, inner_args))[1], state), *rest)
+    return reduced
+
+
+def _reduce_limits(limits: Any) -> Any:
+    """`finfo` and `iinfo`; torch's know their type by name only."""
+    if type(limits).__module__.startswith("torch"):
+        return type(limits), (getattr(sys.modules["torch"], limits.dtype),)
+    return type(limits), (limits.dtype,)
+
+
+def _rebuild_quietly(make: Any, args: Any) -> Any:
+    """torch's rebuilding warns of what is its own affair."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make(*args)
+
+
+def _reduce_array_of_class(array: Any) -> Any:
+    """An array of another class than numpy's first: a view is rebuilt as one, and the attributes that
+    numpy leaves behind of the user's classes come too."""
+    import numpy
+
+    cls: Any = type(array)
+    if any(getattr(cls, name) is not getattr(numpy.ndarray, name) for name in _ARRAY_PICKLING):
+        return None
+    users = cls.__module__.partition(".")[0] != "numpy"
+    own = dict(vars(array)) if users and hasattr(array, "__dict__") else {}
+    is_view = isinstance(array.base, numpy.ndarray)
+    plain = array.view(type=numpy.ndarray) if is_view else numpy.array(array, subok=False, order="K")
+    return _make_array_of_class, (plain, cls, array.dtype), own, None, None, set_vars
+
+
+_ARRAY_PICKLING = ("__reduce__", "__reduce_ex__", "__setstate__")
+
+
+def _make_array_of_class(plain: Any, cls: Any, dtype: Any) -> Any:
+    array = plain.view(type=cls)
+    if array.dtype != dtype:
+        array.dtype = dtype
+    return array
+
+
+def _make_own_array(data: Any, shape: Any, dtype: Any, order: Any, writeable: bool) -> Any:
+    """An array with memory of its own, which can be resized; a large one lies where it came."""
+    import numpy
+
+    there = numpy.frombuffer(data, numpy.uint8)
+    if len(there) > _MAPPED_BYTES:
+        array = numpy.ndarray(shape, dtype, there, order=order)
+    else:
+        array = numpy.empty(shape, dtype, order)
+        array.ravel(order="K").view(numpy.uint8)[:] = there
+    array.flags.writeable = writeable
+    return array
 
 
 def _is_tensor(obj: Any) -> bool:
@@ -204,34 +301,3 @@ def _make_typed_storage(untyped: Any, dtype: Any) -> Any:
     import torch
 
     return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
-
-
-def _is_parametrized(cls: type) -> bool:
-    """Whether a module's class is one of those that `torch.nn.utils.parametrize` makes, one a module."""
-    return cls.__module__ == "torch.nn.utils.parametrize" and cls.__name__.startswith("Parametrized")
-
-
-def _properties(cls: type) -> tuple[str, ...]:
-    return tuple(name for name, value in vars(cls).items() if isinstance(value, property))
-
-
-def _make_parametrized(base: Any, properties: tuple[str, ...]) -> Any:
-    from torch.nn.utils import parametrize
-
-    model = base.__new__(base)
-    parametrize._inject_new_class(model)
-    for name in properties:
-        parametrize._inject_property(model, name)
-    return type(model)
-
-
-def _new(cls: Any) -> Any:
-    return cls.__new__(cls)
-
-
-def _set_vars(obj: Any, attributes: dict[str, Any]) -> None:
-    vars(obj).update(attributes)
-
-
-def _itself(obj: Any) -> Any:
-    return obj

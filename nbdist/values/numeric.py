@@ -6,6 +6,7 @@ there are of it; what is said here of content is the layout alone.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from nbdist.values.kind import Buffer, Content, Kind, attributes_of, set_attributes
@@ -31,6 +32,8 @@ class ArrayKind(Kind):
 
     def land(self, twin: Any, portable: Any) -> None:
         values, attributes = portable
+        if twin.dtype != values.dtype and twin.dtype.itemsize == values.dtype.itemsize:
+            twin.dtype = values.dtype  # the memory stays as it is
         if twin.shape != values.shape:
             twin.resize(values.shape, refcheck=False)
         twin[...] = values
@@ -71,8 +74,10 @@ class TensorKind(Kind):
         layout: tuple[Any, ...] = (obj.shape, obj.dtype, obj.device, obj.requires_grad)
         if is_strided(obj):
             layout += (obj.data_ptr(), obj.storage_offset(), obj.stride())
-        if self.memory(obj) is None:
-            layout += (obj._version,)  # where the bytes cannot be watched
+        if str(obj.layout) == "torch.sparse_coo":
+            layout += (obj.is_coalesced(),)
+        if self.memory(obj) is None:  # the bytes cannot be watched
+            layout += (obj._version, *(_digest(part) for part in components(obj).values()))
         return Content((type(obj), *self.parts(obj)), layout)
 
     def memory(self, obj: Any) -> Buffer | None:
@@ -94,7 +99,7 @@ class TensorKind(Kind):
         if not _holds(twin, data):
             if _fits(twin, data):
                 twin.detach().copy_(data)
-            else:
+            elif not _fill_components(twin, data):
                 twin.data = data
         if twin.is_leaf:
             twin.requires_grad_(requires_grad)
@@ -140,6 +145,50 @@ def is_strided(tensor: Any) -> bool:
         and not _is_lazy(tensor)
         and not hasattr(type(tensor), "__tensor_flatten__")
     )
+
+
+def components(tensor: Any) -> dict[str, Any]:
+    """The plain tensors that a sparse, quantised or wrapping one on the CPU is made of, by name."""
+    if tensor.device.type != "cpu" or _is_lazy(tensor):
+        return {}
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        return {name: getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]}
+    plain = tensor.detach()
+    if tensor.is_quantized:
+        return {"int_repr": plain.int_repr()}
+    return {name: getattr(plain, name)() for name in _SPARSE.get(str(tensor.layout), ())}
+
+
+# By the name of the layout.
+_SPARSE = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    **dict.fromkeys(("torch.sparse_csr", "torch.sparse_bsr"), ("crow_indices", "col_indices", "values")),
+    **dict.fromkeys(("torch.sparse_csc", "torch.sparse_bsc"), ("ccol_indices", "row_indices", "values")),
+}
+
+
+def _digest(tensor: Any) -> bytes:
+    """Stands for a plain tensor's content."""
+    bits = tensor.detach().contiguous()
+    if not is_strided(bits) or not bits.numel():
+        return b""
+    return hashlib.blake2b(memoryview(_as_bytes(bits).numpy())).digest()
+
+
+def _fill_components(twin: Any, data: Any) -> bool:
+    """Write a sparse tensor's content into the twin's own memory, if it fits."""
+    if twin.layout is not data.layout or is_strided(twin) or twin.is_quantized:
+        return False
+    if twin.shape != data.shape or twin.dtype != data.dtype:
+        return False
+    mine, new = components(twin), components(data)
+    if not mine or any(not _fits(part, new[name]) for name, part in mine.items()):
+        return False
+    for name, part in mine.items():
+        part.copy_(new[name])
+    if "_indices" in mine:
+        twin._coalesced_(data.is_coalesced())
+    return True
 
 
 def _fits(twin: Any, data: Any) -> bool:

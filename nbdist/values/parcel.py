@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,13 @@ from nbdist.messages import Parcel
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import GraphPickler, GraphUnpickler
 from nbdist.values.memory import write_memory
+from nbdist.values.surroundings import PATH, write
 from nbdist.values.twins import Twins
+from nbdist.values.walk import inside_out, without_gc
 
 _ALIGN_BYTES = 64
+_PART = "part"  # of a deep value: dealt with on the way to it
+_TOO_DEEP = "recursion"  # pickle's word for it
 
 
 def pack(
@@ -42,33 +46,58 @@ def pack(
         The layout, the file's descriptor (the caller owns it), and for each key that cannot be
         pickled the reason.
     """
+    if not values:
+        return Parcel(frames=(), buffers=(), size_bytes=0), write_memory(0, ()), {}
     lost: dict[str, str] = {}
+    deep: set[str] = set()
     while True:
         stream = io.BytesIO()
         pickler = GraphPickler(stream, twins, definitions_only=definitions_only)
         if echo is not None:
             pickler.expect(echo.values())
         frames: list[tuple[str, int, int]] = []
-        failed = _dump_all({k: v for k, v in values.items() if k not in lost}, pickler, stream, frames)
+        with without_gc():
+            failed = _dump_all(_steps(values, lost, deep, twins), pickler, stream, frames)
         if not failed:
             if echo is not None:
-                _dump_all({"twins": _packed_of(echo, pickler)}, pickler, stream, frames)
+                _dump_all([("twins", _packed_of(echo, pickler), False)], pickler, stream, frames)
             parcel, fd = _write(stream.getbuffer(), frames, pickler.buffers)
             return parcel, fd, lost
-        # A dump that failed half-way has spoilt the memo: begin again without that value.
-        lost |= failed
+        # A dump that failed half-way has spoilt the memo: begin again, without that value or step by step.
+        [(key, reason)] = failed.items()
+        if _TOO_DEEP in reason and key not in deep:
+            deep.add(key)
+        else:
+            lost |= failed
+
+
+def _steps(
+    values: Mapping[str, Any], lost: Mapping[str, str], deep: Collection[str], twins: Twins
+) -> Iterator[tuple[str, Any, bool]]:
+    """The values to dump, and whether each is only a part of one.
+
+    Of a deep one, a linked list say, parts go first, from the end on: pickle would go down to it in one go.
+    """
+    for key, value in values.items():
+        if key in deep and key not in lost:
+            yield from ((key, part, True) for part in inside_out(value, twins.finder()))
+        if key not in lost:
+            yield key, value, False
 
 
 def _dump_all(
-    values: Mapping[str, Any], pickler: GraphPickler, stream: io.BytesIO, frames: list[tuple[str, int, int]]
+    values: Iterable[tuple[str, Any, bool]],
+    pickler: GraphPickler,
+    stream: io.BytesIO,
+    frames: list[tuple[str, int, int]],
 ) -> dict[str, str]:
     """Dump values until one fails; that one's key and reason, if any."""
-    for key, value in values.items():
+    for key, value, is_part in values:
         start = stream.tell()
         dumped = call_foreign(partial(pickler.dump, value))
         if isinstance(dumped, Refusal):
             return {key: dumped.reason}
-        frames.append((key, start, stream.tell()))
+        frames.append((_PART if is_part else key, start, stream.tell()))
     return {}
 
 
@@ -92,8 +121,11 @@ def _write(
     return Parcel(frames=tuple(frames), buffers=tuple(spans), size_bytes=end), fd
 
 
-def unpack_each(parcel: Parcel, memory: memoryview, twins: Twins) -> Iterator[tuple[str, Any]]:
-    """Read one value after another, in the order in which they were packed; they share the memory.
+def unpack(parcel: Parcel, memory: memoryview, twins: Twins, *, rank: int = 0) -> dict[str, Any]:
+    """Read all values of a rank's parcel; they share the memory.
+
+    Parts of sharded tensors are kept for those who hold the whole. Where modules are imported from counts at
+    once, for the values that come from there.
 
     Args:
         memory: the parcel's file, opened.
@@ -102,6 +134,20 @@ def unpack_each(parcel: Parcel, memory: memoryview, twins: Twins) -> Iterator[tu
         ValueLost: ``key`` names the value that cannot be read, and why. The rest of
             the graph cannot be trusted then: ask the rank to send again without that value.
     """
+    values = {}
+    with without_gc():
+        for key, value in unpack_each(parcel, memory, twins):
+            if key == "shards":
+                twins.shards.add(rank, value)
+            else:
+                values[key] = value
+            if key == f"around:{PATH}":
+                write(PATH, value)
+    return values
+
+
+def unpack_each(parcel: Parcel, memory: memoryview, twins: Twins) -> Iterator[tuple[str, Any]]:
+    """Read one value after another, as `unpack` does, in the order in which they were packed."""
     if parcel.size_bytes == 0:
         return
     stream = io.BytesIO(memory[: max((end for _, _, end in parcel.frames), default=0)])
@@ -110,7 +156,8 @@ def unpack_each(parcel: Parcel, memory: memoryview, twins: Twins) -> Iterator[tu
         loaded = call_foreign(unpickler.load)
         if isinstance(loaded, Refusal):
             raise ValueLost(key, loaded.reason)
-        yield key, loaded
+        if key != _PART:
+            yield key, loaded
 
 
 def _views(memory: memoryview, parcel: Parcel) -> Iterator[memoryview]:

@@ -146,21 +146,32 @@ class ByteArrayKind(Kind):
 
 
 class FunctionKind(Kind):
-    """Functions of the notebook: attributes can be set on them; a new body is a new function."""
+    """Functions of the notebook: their attributes, and what else can be set of them."""
 
     def content(self, obj: Any) -> Content:
-        return Content((*vars(obj), *vars(obj).values()))
+        defaults = (*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values())
+        return Content(
+            (obj.__code__, *defaults, *vars(obj), *vars(obj).values()),
+            (obj.__name__, obj.__qualname__, obj.__doc__, len(obj.__defaults__ or ())),
+        )
 
     def portable(self, obj: Any) -> Any:
-        return dict(vars(obj))
+        return {name: getattr(obj, name) for name in _SETTABLE}, dict(vars(obj))
 
     def land(self, twin: Any, portable: Any) -> None:
+        settable, own = portable
+        for name, value in settable.items():
+            if getattr(twin, name) is not value:
+                setattr(twin, name, value)
         vars(twin).clear()
-        vars(twin).update(portable)
+        vars(twin).update(own)
 
     def parts(self, obj: Any) -> tuple[Any, ...]:
         defaults = (*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values())
         return (*defaults, *(obj.__closure__ or ()), *vars(obj).values())
+
+
+_SETTABLE = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__doc__")
 
 
 class CellKind(Kind):
@@ -210,8 +221,8 @@ def _class_attributes(cls: Any) -> dict[str, Any]:
 
 # What Python keeps in a class for itself.
 _CLASS_MACHINERY = frozenset(
-    "__dict__ __weakref__ __module__ __qualname__ __doc__ __abstractmethods__ _abc_impl __slotnames__ "
-    "__static_attributes__ __firstlineno__ __subclasshook__ __match_args__ __annotations__ "
+    "__dict__ __weakref__ __module__ __qualname__ __abstractmethods__ _abc_impl __slotnames__ "
+    "__static_attributes__ __firstlineno__ __subclasshook__ __match_args__ "
     "__annotations_cache__".split()
 )
 
@@ -221,6 +232,13 @@ class Wrapping(Kind):
 
     def parts(self, obj: Any) -> tuple[Any, ...]:
         return tuple(gc.get_referents(obj))
+
+
+class ViewKind(Kind):
+    """Memory views: what is written through one is its owner's."""
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        return (obj.obj,)
 
 
 class Stateful(Kind):
@@ -307,3 +325,25 @@ class LoaderKind(PlainInstance):
     def land(self, twin: Any, portable: Any) -> None:
         cls, attributes, kept = portable
         super().land(twin, (cls, attributes, (*kept, "_iterator")))
+
+
+class ScriptKind(Kind):
+    """torch's scripted modules: compiled code that holds tensors."""
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        return (*obj.parameters(), *obj.buffers())
+
+    def content(self, obj: Any) -> Content:
+        return Content((*self.parts(obj), type(obj)), (obj.training,))
+
+    def portable(self, obj: Any) -> Any:
+        return bool(obj.training), [tensor.detach() for tensor in self.parts(obj)]
+
+    def difference(self, obj: Any, before: Content) -> Any:
+        return bool(obj.training), None
+
+    def land(self, twin: Any, portable: Any) -> None:
+        training, tensors = portable
+        twin.train(training)
+        for tensor, value in zip(self.parts(twin), tensors or (), strict=tensors is not None):
+            tensor.detach().copy_(value)

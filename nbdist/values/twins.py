@@ -6,50 +6,26 @@ object at the same address; a rank that was started otherwise is told which of i
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import operator
+import io
 import os
 import sys
-import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from nbdist.cell import names_read_by
 from nbdist.values.foreign import Refusal, call_foreign
-from nbdist.values.kind import ATOMS, Buffer, Content, Kind, Spans
+from nbdist.values.kind import Buffer, Content, Kind, Spans
 from nbdist.values.kinds import KindCache, kind_of
 from nbdist.values.memory import Original
+from nbdist.values.numeric import leaf_state
 from nbdist.values.pages import MemoryWatch
+from nbdist.values.shards import Shards, Whole
+from nbdist.values.snapshot import PLAIN, Snapshot
+from nbdist.values.unwrapping import FLAT
+from nbdist.values.walk import Reached, is_definition, is_notebooks, reached, reached_inside, without_gc
 
 _PIECE_BYTES = 1 << 20
-_PLAIN = frozenset({list, dict, set, tuple, frozenset})
-
-
-def _items(obj: Any) -> tuple[Any, ...]:
-    """What one of Python's own containers holds."""
-    if type(obj) is dict:
-        return (*obj, *obj.values())
-    return tuple(obj)
-
-
-def is_definition(obj: object) -> bool:
-    """Whether an object is a function or a class."""
-    return issubclass(type(obj), (types.FunctionType, type))
-
-
-@contextlib.contextmanager
-def without_gc() -> Iterator[None]:
-    """Many objects are made and none is garbage: collections in between would only look for it."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @dataclass(slots=True)
@@ -80,6 +56,10 @@ class Twins:
     Attributes:
         names: the namespace as it was when this was made.
         modules: what was imported then.
+        shards: tensors that are sharded over the ranks.
+        barred: ids of objects that stay in this process, whatever holds them.
+        files: the open files among them.
+        stand_ins: by the id of a sharded parameter the key of the notebook's own that it was made of.
     """
 
     def __init__(
@@ -98,19 +78,34 @@ class Twins:
         self.labels = labels
         self._keys = {id(obj): key for key, obj in known.items()} if told else None
         self._before: dict[int, tuple[Kind, Content | Refusal]] = {}
-        self._before_plain: dict[int, tuple[Any, ...]] = {}
         self._memory: dict[int, Buffer] = {}
         self._at: dict[Buffer, int] = {}
+        self.shards = Shards()
+        self.stand_ins: dict[int, int] = {}
+        self.barred: frozenset[int] = frozenset()
         self._spans: Spans | None = None
         self._watch = MemoryWatch(original)
         kinds = KindCache()
         with without_gc():
-            for key in self.labels:
-                obj = self.known[key]
-                if type(obj) in _PLAIN:  # there can be millions of them: the short way
-                    self._before_plain[key] = _items(obj)
-                else:
+            objects = [known[key] for key in labels]
+            for key, obj in zip(labels, objects, strict=True):
+                if type(obj) not in PLAIN:
                     self._remember(key, obj, kinds)
+            self._plain = Snapshot(list(labels), objects)
+            self.files = _files_among(objects)
+            self._inside = self._without_key() if told else None
+
+    def _without_key(self) -> Twins:
+        """What this process was not told of, because the way in which the notebook's objects were rebuilt
+        made it anew: the label of each is the key of the object that holds it."""
+        found = reached_inside(self.namespace, self.known)
+        shared = {
+            id(obj)
+            for obj in found.objects.values()
+            if call_foreign(partial(kind_of(obj).memory, obj)) in self._at
+        }
+        labels = {key: label for key, label in found.labels.items() if key not in shared}
+        return Twins(self.namespace, found.objects, labels)
 
     def _remember(self, key: int, obj: Any, kinds: KindCache) -> None:
         kind = kinds[type(obj)]
@@ -121,12 +116,27 @@ class Twins:
             if self._at.setdefault(memory, key) == key:
                 self._watch.add(memory)
 
+    @property
+    def ids_are_keys(self) -> bool:
+        """Whether the key of an object is its id here, without exception."""
+        return self._keys is None and not self.stand_ins and not self.barred
+
     def key_of(self, obj: object) -> int | None:
         """The key of one of the notebook's objects; None for any other."""
-        if self._keys is not None:
-            return self._keys.get(id(obj))
-        key = id(obj)
-        return key if key in self.known else None
+        return self.finder()(id(obj))
+
+    def finder(self) -> Callable[[int], int | None]:
+        """What gives the key of one of the notebook's objects by its id; None for any other id."""
+        known, told, stand_ins, barred = self.known, self._keys, self.stand_ins, self.barred
+
+        def find(id_: int) -> int | None:
+            if id_ in barred:
+                return None
+            return stand_ins.get(id_) or (id_ if id_ in known else None)
+
+        if told is None:
+            return find
+        return {id_: key for id_, key in {**told, **stand_ins}.items() if id_ not in barred}.get
 
     def key_at(self, memory: Buffer) -> int | None:
         """The key of an object of the notebook that this memory still belongs to."""
@@ -158,16 +168,49 @@ class Twins:
         reachable = None if within is None else reached(self.namespace, within).objects.keys()
         found = Changes()
         for key in self._before:
-            if reachable is None or id(self.known[key]) in reachable:
-                self._compare(key, found)
-        for key, before in self._before_plain.items():
             obj = self.known[key]
-            items = _items(obj)
-            if len(items) == len(before) and all(map(operator.is_, items, before)):
-                continue
-            if reachable is None or id(obj) in reachable:
+            if id(obj) in self.barred:
+                if hasattr(type(obj), "named_modules"):
+                    found.refused.setdefault(key, FLAT)
+            elif reachable is None or id(obj) in reachable:
+                self._compare(key, found)
+        for key, obj in self._plain.changed():
+            if id(obj) not in self.barred and (reachable is None or id(obj) in reachable):
                 found.contents[key] = kind_of(obj).portable(obj)
+        self._send_sharded(found)
+        for key in self._changed_inside():
+            if reachable is None or id(self.known[key]) in reachable:
+                self._send(key, partial(kind_of(self.known[key]).portable, self.known[key]), found)
         return found
+
+    def _send_sharded(self, found: Changes) -> None:
+        """A parameter that is sharded now is the notebook's own with another content."""
+        self.stand_ins = {}
+        for key, now in self._plain.changed() if self.shards.paths else ():
+            if type(now) is not dict:
+                continue
+            names, values = self._plain.before(key)
+            for name, old in zip(names, values, strict=True):
+                new = now.get(name)
+                known = self.key_of(old)
+                if known is None or new is old or id(new) not in self.shards.paths:
+                    continue
+                self.stand_ins[id(new)] = known
+                self._send(known, partial(self._whole, new), found)
+
+    def _whole(self, tensor: Any) -> Any:
+        """As `portable` of the notebook's own parameter."""
+        own = {name: value for name, value in vars(tensor).items() if name != "_is_param"}
+        return Whole(self.shards.path_of(tensor)), tensor.requires_grad, leaf_state(tensor), own
+
+    def _changed_inside(self) -> set[int]:
+        """Objects of the notebook that hold something without a key which has changed."""
+        if self._inside is None:
+            return set()
+        changed = self._inside.changes()
+        return {
+            int(self._inside.labels[key]) for key in (*changed.contents, *changed.memory, *changed.refused)
+        }
 
     def _compare(self, key: int, found: Changes) -> None:
         obj = self.known[key]
@@ -180,11 +223,7 @@ class Twins:
             same = isinstance(after, Content) and before.same_as(after)
             send = partial(kind.difference, obj, before)
         if not same:
-            portable = call_foreign(send)
-            if isinstance(portable, Refusal):
-                found.refused[key] = portable.reason
-            else:
-                found.contents[key] = portable
+            self._send(key, send, found)
         memory = self._memory.get(key)
         if (
             memory is not None
@@ -193,6 +232,13 @@ class Twins:
             and self._watch.changed(memory)
         ):
             found.memory[key] = memory.view()
+
+    def _send(self, key: int, give: Callable[[], Any], found: Changes) -> None:
+        portable = call_foreign(give)
+        if isinstance(portable, Refusal):
+            found.refused[key] = portable.reason
+        else:
+            found.contents[key] = portable
 
     def land(self, key: int, portable: Any) -> None:
         """Write a changed content into the notebook's own object."""
@@ -221,93 +267,15 @@ class Twins:
         return [name for name in self.names if name not in self.namespace]
 
 
+def _files_among(objects: Collection[Any]) -> list[Any]:
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, io.IOBase)}
+    return [obj for obj in objects if type(obj) in kinds] if kinds else []
+
+
 def _equal(mine: memoryview, theirs: memoryview) -> bool:
     """Compare bytes a piece at a time: a memoryview's own comparison looks at each item singly."""
     starts = range(0, len(mine), _PIECE_BYTES)
     return all(bytes(mine[at : at + _PIECE_BYTES]) == bytes(theirs[at : at + _PIECE_BYTES]) for at in starts)
-
-
-class Reached:
-    """What some names of a namespace lead to.
-
-    Attributes:
-        objects: everything reached that has parts or an identity, by id.
-        labels: for each id the name that led there.
-        names: the names that were followed, those that functions read included.
-    """
-
-    def __init__(self, namespace: dict[str, Any], without: Iterable[str] = ()):
-        self.namespace = namespace
-        self._without = frozenset(without)
-        self.objects: dict[int, Any] = {}
-        self.labels: dict[int, str] = {}
-        self.names: set[str] = set()
-        self._kinds = KindCache()
-
-    def follow(self, name: str, value: Any) -> None:
-        """Walk from a value; objects met before are not walked again."""
-        todo = [value]
-        objects, labels = self.objects, self.labels
-        while todo:
-            obj = todo.pop()
-            cls, key = type(obj), id(obj)
-            if cls in ATOMS or key in objects:
-                continue
-            if cls in _PLAIN:  # there can be millions of them: the short way
-                if obj is not self.namespace:
-                    objects[key] = obj
-                    labels[key] = name
-                    inside = obj.values() if cls is dict else obj
-                    if not ATOMS.issuperset(map(type, inside)):
-                        todo.extend(inside)
-                    if cls is dict and not ATOMS.issuperset(map(type, obj)):
-                        todo.extend(obj)
-                continue
-            if not self._is_ours(obj):
-                continue
-            objects[key] = obj
-            labels[key] = name
-            parts = call_foreign(partial(self._kinds[cls].parts, obj))
-            if not isinstance(parts, Refusal):
-                todo.extend(parts)
-            if cls is types.FunctionType:
-                self.follow_names(names_read_by(obj))
-
-    def follow_names(self, names: Iterable[str]) -> None:
-        """Walk from the values of names; those that the namespace lacks are left out."""
-        new = set(names) & self.namespace.keys() - self.names - self._without
-        self.names |= new
-        for name in new:
-            self.follow(name, self.namespace[name])
-
-    def _is_ours(self, obj: object) -> bool:
-        """Whether an object is the notebook's data, or a definition made in the notebook."""
-        return is_notebooks(obj, self.namespace)
-
-
-def is_notebooks(obj: object, namespace: dict[str, Any]) -> bool:
-    """False for functions and classes of imported modules: they travel by name.
-
-    A function made inside a library's function, such as a decorator's wrapper, has no such name.
-    """
-    if type(obj) is types.FunctionType:
-        return obj.__globals__ is namespace or "<locals>" in obj.__qualname__ or hasattr(obj, "__wrapped__")
-    return not issubclass(type(obj), type) or vars(obj).get("__module__") == "__main__"
-
-
-def reached(
-    namespace: dict[str, Any],
-    names: Iterable[str],
-    others: Mapping[str, Any] | None = None,
-    without: Iterable[str] = (),
-) -> Reached:
-    """Everything that names, and further objects, lead to; names in `without` lead nowhere."""
-    found = Reached(namespace, without)
-    with without_gc():
-        found.follow_names(names)
-        for label, obj in (others or {}).items():
-            found.follow(label, obj)
-    return found
 
 
 def twins_of(found: Reached) -> Twins:

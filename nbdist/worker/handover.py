@@ -18,12 +18,20 @@ from nbdist.values.memory import write_memory
 from nbdist.values.parcel import pack
 from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
+from nbdist.values.unwrapping import flat_sharded, without_fsdp
 from nbdist.worker.widgets import WIDGET_MIME
 from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 
+# What torch.compile keeps among the names of a compiled function's globals.
+_COMPILERS_OWN = ("__builtins_dict__", "__compiled_fn_", "__resume_at_", "__import_", "___")
+
 
 def _is_shells(name: str) -> bool:
-    return name in SHELLS_OWN or (name.startswith("_") and name.lstrip("_i").isdigit())
+    return (
+        name in SHELLS_OWN
+        or name.startswith(_COMPILERS_OWN)
+        or (name.startswith("_") and name.lstrip("_i").isdigit())
+    )
 
 
 def _bound(twins: Twins, wanted: Wanted, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +77,27 @@ def finished(
         around: what the work changed of the notebook's surroundings.
         without: keys to leave out, with the reason.
     """
-    values = {f"gather:{name}": names[name] for name in wanted.gather if name in names}
+    with without_fsdp(twins.known.values()):
+        return _finished(done, twins, wanted, names, around, rank=rank, without=without)
+
+
+def _finished(
+    done: Done,
+    twins: Twins,
+    wanted: Wanted,
+    names: Mapping[str, Any],
+    around: Surroundings,
+    *,
+    rank: int,
+    without: Mapping[str, str],
+) -> tuple[Finished, int]:
+    values: dict[str, Any] = {}
+    roots = {name: value for name, value in names.items() if not _is_shells(name)}
+    twins.barred = flat_sharded()
+    twins.shards.find({**roots, "the result": done.result})
+    if twins.shards.paths:
+        values["shards"] = twins.shards.pieces()
+    values |= {f"gather:{name}": names[name] for name in wanted.gather if name in names}
     refused: dict[str, str] = {}
     if rank == 0:
         own, refused = _of_first_rank(twins, wanted, names)

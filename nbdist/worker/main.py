@@ -88,7 +88,7 @@ class Rank:
 
     def leave(self) -> None:
         """End as a Python process does."""
-        leave(self._twins.known.values())
+        leave(self._twins.files)
         self._outbox.flush()
 
     def _aim(self) -> Callable[[], None]:

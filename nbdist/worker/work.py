@@ -9,7 +9,7 @@ import builtins
 import traceback
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -118,7 +118,8 @@ class CellWork:
     def run(self) -> Done:
         from nbdist.worker.notebook import run_cell
 
-        return run_cell(self.text)
+        done = run_cell(self.text)
+        return done if self.cell.has_result else replace(done, result=None)
 
 
 @dataclass(frozen=True, slots=True)

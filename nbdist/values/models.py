@@ -1,0 +1,104 @@
+"""How torch's modules, optimizers and compiled functions are rebuilt."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from nbdist.values.rebuild import Reduce, itself, make_empty, set_vars
+
+
+def model_reducer_of(cls: type) -> Reduce | None:
+    """What says how objects of a class are rebuilt; None for classes that have nothing to do with torch."""
+    import torch
+
+    script: Any = torch.jit
+    optimizer: Any = torch.optim.Optimizer
+    if issubclass(cls, (script.ScriptModule, script.ScriptFunction)):
+        return _reduce_script
+    if issubclass(cls, torch.nn.parallel.DistributedDataParallel):
+        return _reduce_wrapper
+    if issubclass(cls, torch.nn.Module) and _is_parametrized(cls):
+        return _reduce_parametrized
+    if issubclass(cls, optimizer):
+        own: Any = cls
+        plain = own.__getstate__ is optimizer.__getstate__ and own.__reduce_ex__ is object.__reduce_ex__
+        return _reduce_optimizer if plain else None
+    if issubclass(cls, type):
+        return _reduce_class
+    return None
+
+
+def reduce_compiled(function: Any) -> Any:
+    """A function that `torch.compile` made: the original, to be compiled anew when it is first called."""
+    original = vars(function).get("_torchdynamo_orig_callable")
+    config = vars(function).get("get_compiler_config")
+    if original is None or config is None:
+        return None
+    cells = dict(zip(config.__code__.co_freevars, config.__closure__ or (), strict=True))
+    return (_compile_again, (cells["self"].cell_contents, original)) if "self" in cells else None
+
+
+def _compile_again(context: Any, function: Any) -> Any:
+    return context(function)
+
+
+def _reduce_script(obj: Any) -> Any:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.jit.save(obj, buffer)
+    training = obj.training if isinstance(obj, torch.nn.Module) else None
+    return _load_script, (buffer.getvalue(), training)
+
+
+def _load_script(data: bytes, training: bool | None) -> Any:
+    import torch
+
+    loaded = torch.jit.load(io.BytesIO(data), map_location="cpu")
+    return loaded if training is None else loaded.train(training)
+
+
+def _reduce_wrapper(obj: Any) -> Any:
+    return itself, (obj.module,)
+
+
+def _reduce_optimizer(optimizer: Any) -> Any:
+    """All that it holds: torch's own way leaves out hooks, what LBFGS needs, and what schedulers note."""
+    return make_empty, (type(optimizer),), vars(optimizer), None, None, _fill_optimizer
+
+
+def _fill_optimizer(optimizer: Any, attributes: dict[str, Any]) -> None:
+    set_vars(optimizer, attributes)
+    optimizer._patch_step_function()
+
+
+# ── Parametrized modules ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_parametrized(cls: type) -> bool:
+    """Whether a module's class is one of those that `torch.nn.utils.parametrize` makes, one a module."""
+    return cls.__module__ == "torch.nn.utils.parametrize" and cls.__name__.startswith("Parametrized")
+
+
+def _reduce_parametrized(model: Any) -> Any:
+    return make_empty, (type(model),), vars(model), None, None, set_vars
+
+
+def _reduce_class(cls: Any) -> Any:
+    import torch
+
+    if not issubclass(cls, torch.nn.Module) or not _is_parametrized(cls):
+        return None
+    properties = tuple(name for name, value in vars(cls).items() if isinstance(value, property))
+    return _make_parametrized, (cls.__bases__[0], properties)
+
+
+def _make_parametrized(base: Any, properties: tuple[str, ...]) -> Any:
+    from torch.nn.utils import parametrize
+
+    model = base.__new__(base)
+    parametrize._inject_new_class(model)
+    for name in properties:
+        parametrize._inject_property(model, name)
+    return type(model)

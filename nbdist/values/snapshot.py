@@ -1,0 +1,75 @@
+"""Python's own containers as they stood: there can be millions of them, so they are kept and compared
+many at a time, by loops of C."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, compress, repeat
+from typing import Any
+
+PLAIN: frozenset[type] = frozenset({list, dict, set, tuple, frozenset})
+"""Classes whose objects are nothing but what they hold."""
+
+_TOGETHER = 1024
+
+
+def contents(cls: type, objects: Iterable[Any]) -> Iterator[Any]:
+    """What objects of one of the classes in `PLAIN` hold."""
+    if cls is dict:
+        objects = list(objects)
+        return chain(chain.from_iterable(objects), chain.from_iterable(map(dict.values, objects)))
+    return chain.from_iterable(objects)
+
+
+class Snapshot:
+    """What lists, dicts and sets held when this was made; of other objects it takes no notice."""
+
+    def __init__(self, keys: Sequence[int], objects: Sequence[Any]):
+        classes = list(map(type, objects))
+        self._groups: list[_Group] = []
+        for cls in {list, dict, set}.intersection(classes):
+            chosen = list(map(operator.is_, classes, repeat(cls)))
+            own_keys, own = list(compress(keys, chosen)), list(compress(objects, chosen))
+            self._groups += [
+                _Group(cls, own_keys[at : at + _TOGETHER], own[at : at + _TOGETHER])
+                for at in range(0, len(own), _TOGETHER)
+            ]
+
+    def changed(self) -> Iterator[tuple[int, Any]]:
+        """Those that hold something else now, or the same in another order, with their keys."""
+        for group in self._groups:
+            yield from group.changed()
+
+    def before(self, key: int) -> tuple[list[Any], list[Any]]:
+        """A dict's keys and values as they were, by its key."""
+        return next(group.pairs(key) for group in self._groups if key in group.keys)
+
+
+class _Group:
+    def __init__(self, cls: type, keys: list[int], objects: list[Any]):
+        self._class, self.keys, self._objects = cls, keys, objects
+        self._lengths = list(map(len, self._objects))
+        self._held = list(contents(cls, self._objects))
+
+    def changed(self) -> Iterator[tuple[int, Any]]:
+        if list(map(len, self._objects)) == self._lengths and all(
+            map(operator.is_, self._held, contents(self._class, self._objects))
+        ):
+            return
+        # A dict's keys and its values are kept apart.
+        starts = [0]
+        if self._class is dict:
+            starts.append(sum(self._lengths))
+        for key, obj, length in zip(self.keys, self._objects, self._lengths, strict=True):
+            before = [held for at in starts for held in self._held[at : at + length]]
+            starts = [at + length for at in starts]
+            now = list(contents(self._class, [obj]))
+            if len(now) != len(before) or not all(map(operator.is_, before, now)):
+                yield key, obj
+
+    def pairs(self, key: int) -> tuple[list[Any], list[Any]]:
+        at = self.keys.index(key)
+        start, length = sum(self._lengths[:at]), self._lengths[at]
+        half = start + sum(self._lengths)
+        return self._held[start : start + length], self._held[half : half + length]
