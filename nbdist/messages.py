@@ -72,6 +72,7 @@ class Assignment:
         backend: for `init_process_group`.
         master_port: kept free for scripts in which rank 0 hosts a store.
         scratch: a folder for temporary files, removed after the run.
+        logs: the run's folder, which stays; it may not exist.
         timeout_s: process-group timeout; None is torch's own.
         strategy: default for `nbdist.setup()`.
         init: whether the worker makes the process group before the work begins.
@@ -83,6 +84,7 @@ class Assignment:
     backend: str
     master_port: int
     scratch: str = ""
+    logs: str = ""
     timeout_s: float | None = None
     seed: int | None = None
     strategy: str = "ddp"

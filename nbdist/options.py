@@ -116,6 +116,29 @@ def _patience(value: object) -> float:
     return 0.0 if nothing else _seconds(value)
 
 
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+
+
+def _size(value: object) -> int:
+    """Bytes: a whole number, or a number with a unit such as ``500MB`` or ``1MiB``."""
+    text = value.strip() if isinstance(value, str) else str(_whole(value, high=10**18))
+    found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgt]?i?)b?", text, re.IGNORECASE)
+    unit = found[2].lower() if found else ""
+    if found is None or unit not in _UNITS:
+        raise ValueError("not a size")
+    return int(float(found[1]) * _UNITS[unit])
+
+
 def _true_or_false(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -217,6 +240,10 @@ class Options:
     gather: tuple[str, ...] = option(
         (), "bring back these names as a list over ranks", _names, metavar="a,b", example=("loss",),
         allowed="Python names, with commas and no spaces", default_help="none")
+    max_return: int | None = option(
+        None, "largest new value brought back unasked; others are listed", _size,
+        metavar="SIZE", example="500MB", allowed="bytes, or a number with a unit: 1MiB, 500MB, 2GB",
+        default_help="what fits in memory")
     logs: str = choice("all", "whose text goes into the cell's output", "all", "rank0", "none")
     seed: int | None = option(
         None, "seed python, numpy and torch with N + rank", partial(_whole, high=MAX_SEED),

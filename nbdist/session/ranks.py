@@ -95,15 +95,20 @@ class Ranks:
         occupy_standard_descriptors()
         self._scratch = _make_scratch()
         self._port = ReservedPort()
+        self.logs = RunLogs(len(assignments))
         self._assignments = [
-            replace(assignment, master_port=self._port.number, scratch=self._scratch)
+            replace(
+                assignment,
+                master_port=self._port.number,
+                scratch=self._scratch,
+                logs=str(self.logs.folder),
+            )
             for assignment in assignments
         ]
         self._inbox: SimpleQueue[Note] = SimpleQueue()
         self._arrived: dict[int, Arrived] = {}
         self._plan: list[tuple[float, Callable[[], None]]] = []
         self._workers: list[Worker] = []
-        self.logs = RunLogs(len(assignments))
         self.interrupts = Interrupts(lambda: self._inbox.put(Interrupted()))
         self._stopping = False
         self._ended_by_us: set[int] = set()

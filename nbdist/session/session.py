@@ -103,7 +103,7 @@ def _run_once(work: Work, options: Options, shell: Any, *, show_result: bool) ->
     _load_torch()
     release()
     found = reached(_namespace(shell), _roots(work, options), work.objects)
-    wanted = Wanted(output=options.output, gather=options.gather)
+    wanted = Wanted(output=options.output, gather=options.gather, max_return=options.max_return)
     birth = Birth(found=found, twins=twins_of(found), work=work, wanted=wanted)
     assignments = assignments_for(options)
     method = choose_method(options.start_method, birth, Screen(shell))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ def pack(
     *,
     definitions_only: bool = False,
     echo: Mapping[int, Any] | None = None,
+    admit: Callable[[Mapping[str, int]], Mapping[str, str]] = lambda _: {},
 ) -> tuple[Parcel, int, dict[str, str]]:
     """Pack values into a new memory file.
 
@@ -41,10 +42,12 @@ def pack(
         definitions_only: of those, only functions and classes.
         echo: objects by key; those that turn out to be parts of the values are listed under the key
             ``twins``, so that the reader learns which of its objects is which.
+        admit: is told the size in bytes of each value, by key, before anything is copied; says which are
+            left out, with the reason.
 
     Returns:
         The layout, the file's descriptor (the caller owns it), and for each key that cannot be
-        pickled the reason.
+        pickled, or was left out, the reason.
     """
     if not values:
         return Parcel(frames=(), buffers=(), size_bytes=0), write_memory(0, ()), {}
@@ -56,19 +59,21 @@ def pack(
         if echo is not None:
             pickler.expect(echo.values())
         frames: list[tuple[str, int, int]] = []
+        sizes: dict[str, int] = {}
         with without_gc():
-            failed = _dump_all(_steps(values, lost, deep, twins), pickler, stream, frames)
+            failed = _dump_all(_steps(values, lost, deep, twins), pickler, stream, frames, sizes)
+        failed = failed or dict(admit(sizes))
         if not failed:
             if echo is not None:
-                _dump_all([("twins", _packed_of(echo, pickler), False)], pickler, stream, frames)
+                _dump_all([("twins", _packed_of(echo, pickler), False)], pickler, stream, frames, sizes)
             parcel, fd = _write(stream.getbuffer(), frames, pickler.buffers)
             return parcel, fd, lost
         # A dump that failed half-way has spoilt the memo: begin again, without that value or step by step.
-        [(key, reason)] = failed.items()
-        if _TOO_DEEP in reason and key not in deep:
-            deep.add(key)
-        else:
-            lost |= failed
+        for key, reason in failed.items():
+            if _TOO_DEEP in reason and key not in deep:
+                deep.add(key)
+            else:
+                lost[key] = reason
 
 
 def _steps(
@@ -90,14 +95,17 @@ def _dump_all(
     pickler: GraphPickler,
     stream: io.BytesIO,
     frames: list[tuple[str, int, int]],
+    sizes: dict[str, int],
 ) -> dict[str, str]:
-    """Dump values until one fails; that one's key and reason, if any."""
+    """Dump values until one fails; that one's key and reason, if any. Counts their bytes."""
     for key, value, is_part in values:
-        start = stream.tell()
+        start, buffers = stream.tell(), len(pickler.buffers)
         dumped = call_foreign(partial(pickler.dump, value))
         if isinstance(dumped, Refusal):
             return {key: dumped.reason}
         frames.append((_PART if is_part else key, start, stream.tell()))
+        out_of_band = sum(buffer.raw().nbytes for buffer in pickler.buffers[buffers:])
+        sizes[key] = sizes.get(key, 0) + stream.tell() - start + out_of_band
     return {}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from nbdist.messages import Finished, Parcel, Values
@@ -19,11 +20,18 @@ from nbdist.values.parcel import pack
 from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.unwrapping import flat_sharded, without_fsdp
+from nbdist.values.walk import reached
+from nbdist.worker.limits import Limits, save
 from nbdist.worker.widgets import WIDGET_MIME
 from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 
 # What torch.compile keeps among the names of a compiled function's globals.
 _COMPILERS_OWN = ("__builtins_dict__", "__compiled_fn_", "__resume_at_", "__import_", "___")
+
+
+_RESULT = "the result"
+_NEW_CONTENT = " (its new content)"
+_IN_PLACE = ("object:", "memory:")
 
 
 def _is_shells(name: str) -> bool:
@@ -68,6 +76,7 @@ def finished(
     around: Surroundings,
     *,
     rank: int,
+    logs: str,
     without: Mapping[str, str],
 ) -> tuple[Finished, int]:
     """The message that ends a rank's work, without its failure, and its values' memory file.
@@ -75,10 +84,11 @@ def finished(
     Args:
         names: the namespace, with the ready-made names that the work did not assign.
         around: what the work changed of the notebook's surroundings.
+        logs: a folder for values that the notebook's memory cannot take.
         without: keys to leave out, with the reason.
     """
     with without_fsdp(twins.known.values()):
-        return _finished(done, twins, wanted, names, around, rank=rank, without=without)
+        return _finished(done, twins, wanted, names, around, rank=rank, logs=logs, without=without)
 
 
 def _finished(
@@ -89,6 +99,7 @@ def _finished(
     around: Surroundings,
     *,
     rank: int,
+    logs: str,
     without: Mapping[str, str],
 ) -> tuple[Finished, int]:
     values: dict[str, Any] = {}
@@ -107,7 +118,11 @@ def _finished(
     if (rank == 0 or wanted.results) and done.result is not None:
         values["result"] = done.result
     chosen = {key: value for key, value in values.items() if key not in without}
-    parcel, fd, lost = pack(chosen, twins, definitions_only=rank != 0 or wanted.by_value)
+    limits = Limits(wanted.max_return, partial(_is_asked, wanted))
+    by_value = rank != 0 or wanted.by_value
+    parcel, fd, lost = pack(chosen, twins, definitions_only=by_value, admit=limits.admit)
+    unfit = {key: lost[key] for key in limits.unfit}
+    saved = _saved(unfit, done, twins, names, logs, rank) if unfit else {}
     lost = {**(_missing(wanted, names, rank) if done.error is None else {}), **refused, **without, **lost}
     unbound = tuple(twins.unbound()) if rank == 0 and wanted.output is None else ()
     data = _rich(done.result) if "result" in lost else None
@@ -116,11 +131,46 @@ def _finished(
         values=Values(
             parcel=parcel,
             unbound=unbound,
-            lost={_title(key, twins): reason for key, reason in lost.items()},
+            lost={**{_title(key, twins): reason for key, reason in lost.items()}, **saved},
             result_data=data,
             imported=_parts_of_torch(twins.modules) if rank == 0 else (),
         ),
     ), fd
+
+
+def _is_asked(wanted: Wanted, key: str) -> bool:
+    """Whether somebody wants just this value, or it is no new one."""
+    kind = key.partition(":")[0]
+    return kind not in ("name", "result") or wanted.results or (kind == "name" and wanted.output is not None)
+
+
+def _saved(
+    unfit: Mapping[str, str], done: Done, twins: Twins, names: Mapping[str, Any], logs: str, rank: int
+) -> dict[str, str]:
+    """Save what there is no room for.
+
+    Args:
+        unfit: why, by key.
+
+    Returns:
+        By title why it stays behind, and where it is now.
+    """
+    everything = {**names, _RESULT: done.result}
+    reasons: dict[str, str] = {}
+    changed: dict[int, str] = {}
+    for key, reason in unfit.items():
+        if key.startswith(_IN_PLACE):
+            changed[id(twins.known[int(key.partition(":")[2])])] = reason
+        else:
+            reasons[_title(key, twins)] = reason
+    titles = {name: name for name in reasons if name in everything}
+    for name in sorted(set(twins.labels.values()) & names.keys()) if changed else ():
+        held = changed.keys() & reached(twins.namespace, [name]).objects.keys()
+        if held:
+            titles[name] = f"{name}{_NEW_CONTENT}"
+            reasons[name] = changed[min(held)]
+    told = save({name: everything[name] for name in titles}, logs, rank)
+    return {title: f"{reasons[name]}; {told[name]}" for name, title in titles.items()}
 
 
 def _parts_of_torch(before: frozenset[str]) -> tuple[str, ...]:
@@ -139,8 +189,8 @@ def _title(key: str, twins: Twins) -> str:
     """How a message names a value."""
     kind, _, name = key.partition(":")
     if kind in ("object", "memory"):
-        return f"{twins.labels[int(name)]} (its new content)"
-    return "the result" if kind == "result" else name
+        return f"{twins.labels[int(name)]}{_NEW_CONTENT}"
+    return _RESULT if kind == "result" else name
 
 
 def _rich(value: Any) -> Mapping[str, Any] | None:

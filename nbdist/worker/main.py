@@ -223,7 +223,7 @@ class Rank:
         rank = self._assignment.rank
         names = {**self._twins.namespace, **self._still_lent}
         said = (self._done, self._twins, self._wanted, names, self._around)
-        build = partial(finished, *said, rank=rank, without=without)
+        build = partial(finished, *said, rank=rank, logs=self._assignment.logs, without=without)
         built = call_foreign(build)
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)

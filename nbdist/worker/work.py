@@ -54,12 +54,14 @@ class Wanted:
     Attributes:
         output: from rank 0 exactly these names; None for all that it bound or changed.
         gather: names that every rank hands over.
+        max_return: bytes of the largest new value that rank 0 hands over unasked; None for no bound.
         results: whether every rank hands over its result, or only rank 0.
         by_value: whether data of the notebook travels as copies; else it stands for itself.
     """
 
     output: tuple[str, ...] | None = None
     gather: tuple[str, ...] = ()
+    max_return: int | None = None
     results: bool = False
     by_value: bool = False
 

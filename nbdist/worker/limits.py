@@ -1,0 +1,132 @@
+"""How much a rank hands over: what is larger than asked for stays, and what the notebook's memory cannot take
+is saved to the disk. Hours of training are never dropped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import psutil
+
+from nbdist.values.foreign import Refusal, call_foreign
+
+_MB = 1_000_000
+_IN_PLACE = ("object", "memory")
+
+
+def free_memory_bytes() -> int:
+    """What the system, and the container that this process may be in, can still give."""
+    free = int(psutil.virtual_memory().available)
+    for folder, limit, used in (
+        ("/sys/fs/cgroup", "memory.max", "memory.current"),
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):  # no such group, or "max"
+            free = min(free, _number(folder, limit) - _number(folder, used) + _cached(folder))
+    return max(free, 0)
+
+
+def _number(folder: str, name: str) -> int:
+    with open(os.path.join(folder, name)) as file:
+        return int(file.read())
+
+
+def _cached(folder: str) -> int:
+    """Files that the system would drop for others' need."""
+    with open(os.path.join(folder, "memory.stat")) as file:
+        lines = dict(line.split() for line in file)
+    return int(lines.get("inactive_file", 0))
+
+
+class Limits:
+    """Which values go, by their sizes.
+
+    Args:
+        most_bytes: of each value that nobody asked for by its name; None for no bound.
+        asked: keys of those that somebody asked for.
+        room_bytes: of all values together.
+
+    Attributes:
+        unfit: keys of values for which there is no room.
+    """
+
+    def __init__(
+        self,
+        most_bytes: int | None,
+        asked: Callable[[str], bool],
+        room_bytes: Callable[[], int] = free_memory_bytes,
+    ):
+        self._most_bytes = most_bytes
+        self._asked = asked
+        self._room_bytes = room_bytes
+        self.unfit: set[str] = set()
+
+    def admit(self, sizes: Mapping[str, int]) -> dict[str, str]:
+        """Which are left out, with the reason."""
+        most = self._most_bytes
+        if most is not None:
+            reason = f"more than --max-return {_megabytes(most)}; --output brings it"
+            large = {
+                key: f"it has {_megabytes(size)}, {reason}"
+                for key, size in sizes.items()
+                if size > most and not self._asked(key)
+            }
+            if large:
+                return large
+        return self._without_room(sizes)
+
+    def _without_room(self, sizes: Mapping[str, int]) -> dict[str, str]:
+        """The largest, until the rest has room. What is changed in place comes all or none."""
+        total, room = sum(sizes.values()), self._room_bytes()
+        groups: dict[str, list[str]] = {}
+        for key in sizes:
+            groups.setdefault("in place" if _kind(key) in _IN_PLACE else key, []).append(key)
+        unfit: dict[str, str] = {}
+        while total > room and groups:
+            largest = max(groups, key=lambda group: sum(sizes[key] for key in groups[group]))
+            keys = groups.pop(largest)
+            size = sum(sizes[key] for key in keys)
+            total -= size
+            reason = f"it needs {_megabytes(size)} of memory, and {_megabytes(room)} are free"
+            unfit |= dict.fromkeys(keys, reason)
+        self.unfit |= unfit.keys()
+        return unfit
+
+
+def _kind(key: str) -> str:
+    return key.partition(":")[0]
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / _MB:,.1f} MB"
+
+
+def save(values: Mapping[str, Any], folder: str, rank: int) -> dict[str, str]:
+    """Save values beside the run's logs, in one file, so that what they share stays shared.
+
+    Returns:
+        For each name what a message says of it.
+    """
+    path = os.path.join(folder, f"values-of-rank-{rank}.pt")
+    saved = call_foreign(partial(_write, dict(values), path))
+    if isinstance(saved, Refusal) and len(values) > 1:  # one of them cannot be: the others can
+        told: dict[str, str] = {}
+        for number, (name, value) in enumerate(values.items()):
+            told |= save({name: value}, folder, rank * 1000 + number)
+        return told
+    if isinstance(saved, Refusal):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        return dict.fromkeys(values, f"it could not be saved either: {saved.reason}")
+    return {name: f"it is saved: torch.load({path!r}, weights_only=False)[{name!r}]" for name in values}
+
+
+def _write(values: dict[str, Any], path: str) -> None:
+    import cloudpickle
+    import torch
+
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    torch.save(values, path, pickle_module=cloudpickle)
