@@ -624,3 +624,23 @@ def test_the_front_end_may_signal_the_ranks_too(kernel: NotebookKernel) -> None:
     run.finish(30)
     assert run.error is not None, run.describe()
     assert run.error.ename == "KeyboardInterrupt"
+
+
+def test_ranks_that_print_much_and_die_at_once_are_dead_and_not_mute(kernel: NotebookKernel) -> None:
+    # Their last text is read together with their end; another rank takes its time.
+    run = kernel.run(
+        """
+        %%distributed --devices 8
+        import os, signal, time
+        if rank:
+            print("x" * 3_000_000, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            time.sleep(1)
+        """
+    )
+    assert run.error is not None
+    assert run.error.ename == "RankFailedError", run.describe()
+    assert "was ended by SIGKILL" in run.error.evalue

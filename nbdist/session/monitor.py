@@ -335,7 +335,6 @@ class Monitor(threading.Thread):
 
     def _bury(self, worker: Worker) -> None:
         """A worker has ended: read what it left, reap it, give its descriptors back."""
-        self._mute_s.pop(worker.rank, None)
         died = self._coroner.examine(worker)
         channel_fd = worker.channel.fileno()
         try:
@@ -346,5 +345,6 @@ class Monitor(threading.Thread):
         self._drain_pipes(worker)
         for fd in (channel_fd, worker.process.fileno(), worker.stdout_fd, worker.stderr_fd):
             self._forget(fd)
+        self._mute_s.pop(worker.rank, None)  # not mute but dead, though its channel's end was seen first
         worker.close()
         self._fold(worker.rank, died)
