@@ -7,167 +7,23 @@ a check.
 
 from __future__ import annotations
 
-import difflib
-import keyword
-import math
-import operator
-import re
-import reprlib
 import shlex
-import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import timedelta
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
+from nbdist import checks
+from nbdist.checks import MAX_DEVICES, MAX_TIMEOUT_S, MIN_TIMEOUT_S, Devices
 from nbdist.errors import OptionError
 
-Devices: TypeAlias = Literal["auto"] | int | tuple[int, ...]
-
-MAX_DEVICES = 1024  # a guard against a slip of the finger, well above any real machine
 MAX_SEED = 2**32 - 2**16  # seed + rank stays in numpy's range (below 2**32) for 65,536 ranks
-# torch counts timeouts in whole milliseconds and adds them to a clock that must not overflow.
-MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 1e9
 
 STRATEGIES = ("ddp", "ddp_find_unused_parameters_true", "ddp_static_graph")
 START_METHODS = ("auto", "fork", "forkserver", "spawn")
 
 NEXT_STEP = "%%distributed? shows all options."
-
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = 80
-
-
-# Checks: the magic's text or a natural Python value -> what `Options` holds. What is wrong is
-# raised as a ValueError with a phrase that goes after "--devices banana: ".
-
-
-def _choice(value: object, names: tuple[str, ...]) -> str:
-    if isinstance(value, str) and value in names:
-        return value
-    raise ValueError("no such choice" + _did_you_mean(value, names))
-
-
-def _whole(value: object, low: int = 0, high: int = MAX_DEVICES) -> int:
-    # int() alone would also take "1_0", and a number too long to be anything but a slip.
-    digits = isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,30}\s*", value)
-    try:
-        number = int(digits[0]) if digits else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ValueError("not a whole number") from None
-    if isinstance(value, bool):
-        raise ValueError("not a whole number")
-    if not low <= number <= high:
-        raise ValueError("out of range")
-    return number
-
-
-def _parts(value: object) -> list[object]:
-    """What ``a,b`` or a list, a tuple or a range holds."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",")]
-    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
-        return list(value)
-    raise ValueError(f"{type(value).__name__} is neither text nor a list")
-
-
-def _devices(value: object) -> Devices:
-    text = value.strip() if isinstance(value, str) else ""
-    if text == "auto":
-        return "auto"
-    if "," not in text and (text or not isinstance(value, Sequence)):
-        return _whole(value, low=1)
-    parts = _parts(text.removesuffix(",") or value)  # "2," is device 2 alone
-    indices = tuple(_whole(part, high=MAX_DEVICES - 1) for part in parts)
-    if not indices:
-        raise ValueError("no device at all")
-    if len(set(indices)) < len(indices):
-        raise ValueError("a device is named twice")
-    return indices
-
-
-def _names(value: object) -> tuple[str, ...]:
-    names = []
-    for part in _parts(value):
-        if part == "":
-            raise ValueError("a name is empty")
-        if not isinstance(part, str) or not part.isidentifier() or keyword.iskeyword(part):
-            raise ValueError(f"{_short.repr(part)} is not a Python name")
-        names.append(unicodedata.normalize("NFKC", part))  # as Python's own parser does
-    return tuple(dict.fromkeys(names))
-
-
-def _seconds(value: object) -> float:
-    try:
-        seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        seconds = math.nan
-    if math.isnan(seconds) or isinstance(value, bool):
-        raise ValueError("not a number")
-    if not MIN_TIMEOUT_S <= seconds <= MAX_TIMEOUT_S:
-        raise ValueError("out of range")
-    return seconds
-
-
-def _patience(value: object) -> float:
-    nothing = value in ("0", 0) and not isinstance(value, bool)
-    return 0.0 if nothing else _seconds(value)
-
-
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
-}
-
-
-def _size(value: object) -> int:
-    """Bytes: a whole number, or a number with a unit such as ``500MB`` or ``1MiB``."""
-    text = value.strip() if isinstance(value, str) else str(_whole(value, high=10**18))
-    found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgt]?i?)b?", text, re.IGNORECASE)
-    unit = found[2].lower() if found else ""
-    if found is None or unit not in _UNITS:
-        raise ValueError("not a size")
-    return int(float(found[1]) * _UNITS[unit])
-
-
-def _true_or_false(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise ValueError("neither True nor False")
-
-
-def _backend(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[\w-]+|[\w-]+:[\w-]+(,[\w-]+:[\w-]+)*", value):
-        raise ValueError("not the form of a backend's name")
-    known = _available_backends()  # loads torch, hence only where a backend is named
-    for part in value.lower().split(","):  # torch ignores case too
-        name = part.rpartition(":")[2]
-        if known and name not in known:
-            raise ValueError(
-                f"{name} is not in the installed torch{_did_you_mean(name, known)}; it has {', '.join(known)}"
-            )
-    return value.lower()
-
-
-def _available_backends() -> tuple[str, ...]:
-    """Backends of the installed torch, plugins' included; empty where torch cannot tell."""
-    try:
-        import torch.distributed as dist
-    except ImportError:
-        return ()
-    if not dist.is_available():
-        return ()
-    listed = (name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED)
-    return tuple(name for name in listed if dist.is_backend_available(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +66,7 @@ def option(default: Any, help: str, check: Callable[[object], Any], **facts: Any
 def choice(default: str, help: str, *names: str) -> Any:
     """A field of `Options` that holds one of *names*."""
     facts = {"metavar": "|".join(names), "allowed": ", ".join(names), "example": names[-1], "choices": names}
-    check = partial(_choice, names=names)
+    check = partial(checks.one_of, names=names)
     return option(default, help, check, default_help=default, **facts)
 
 
@@ -221,50 +77,51 @@ class Options:
     """The options of one run, checked: made by `parse_magic` and `from_keywords`."""
 
     devices: Devices = option(  # noqa: RUF009 (a description of the field, not a shared default)
-        "auto", "how many devices (one rank each), all of them, or which ones", _devices,
+        "auto", "how many devices (one rank each), all of them, or which ones", checks.devices,
         short="-d", metavar="N|auto|0,2", choices=("auto",), example=4,
         allowed=f"auto, a number from 1 to {MAX_DEVICES}, or different indices: 0,2 (just device 2: '2,')",
         default_help="auto (all GPUs; without a GPU, 2 CPU ranks)")
     accelerator: str = choice("auto", "where the ranks compute", "auto", "cuda", "cpu")
     backend: str | None = option(
-        None, "any torch.distributed backend", _backend,
+        None, "any torch.distributed backend", checks.backend,
         metavar="NAME", choices=("nccl", "gloo"), example="gloo",
         allowed="a backend of the installed torch, or one for each device type: cpu:gloo,cuda:nccl",
         default_help="nccl on CUDA, gloo on CPU")
     start_method: str = choice(
         "auto", "how the ranks' processes are started", *START_METHODS)
     output: tuple[str, ...] | None = option(
-        None, "bring back exactly these names, from rank 0", _names,
+        None, "bring back exactly these names, from rank 0", checks.names,
         short="-o", metavar="a,b", example=("model", "losses"),
         allowed="Python names, with commas and no spaces", default_help="what rank 0 changed")
     gather: tuple[str, ...] = option(
-        (), "bring back these names as a list over ranks", _names, metavar="a,b", example=("loss",),
+        (), "bring back these names as a list over ranks", checks.names, metavar="a,b", example=("loss",),
         allowed="Python names, with commas and no spaces", default_help="none")
     max_return: int | None = option(
-        None, "largest new value brought back unasked; others are listed", _size,
+        None, "largest new value brought back unasked; others are listed", checks.size,
         metavar="SIZE", example="500MB", allowed="bytes, or a number with a unit: 1MiB, 500MB, 2GB",
         default_help="what fits in memory")
     logs: str = choice("all", "whose text goes into the cell's output", "all", "rank0", "none")
     seed: int | None = option(
-        None, "seed python, numpy and torch with N + rank", partial(_whole, high=MAX_SEED),
+        None, "seed python, numpy and torch with N + rank", partial(checks.whole, high=MAX_SEED),
         metavar="N", example=42,
         allowed=f"a whole number from 0 to {MAX_SEED}", default_help="the notebook's own state on every rank")
     timeout: float | None = option(
-        None, "how long a collective may wait for the other ranks", _seconds, metavar="SECONDS", example=600,
+        None, "how long a collective may wait for the other ranks", checks.seconds,
+        metavar="SECONDS", example=600,
         allowed=f"seconds from {MIN_TIMEOUT_S:g} to {MAX_TIMEOUT_S:,.0f}", default_help="torch's")
     strategy: str = choice(
         "ddp", "default for nbdist.setup(): how a model is trained on all ranks", *STRATEGIES)
     hang_timeout: float = option(
-        30.0, "report ranks that stand still this long (0: never)", _patience, metavar="SECONDS", example=120,
+        30.0, "report ranks that stand still this long (0: never)", checks.patience, metavar="SECONDS", example=120,
         allowed=f"0 or seconds from {MIN_TIMEOUT_S:g} to {MAX_TIMEOUT_S:,.0f}", default_help="30")
     on_hang: str = choice(
         "report", "what to do about ranks that stand still: tell of them, or stop the cell too",
         "report", "stop")
     hold: bool = option(
         False, "keep the ranks after a failure, for %distributed debug, until the next cell on ranks",
-        _true_or_false, example=True, allowed="True, False", default_help="off")
+        checks.true_or_false, example=True, allowed="True, False", default_help="off")
     init: bool = option(
-        True, "leave init_process_group to the cell", _true_or_false, example=False,
+        True, "leave init_process_group to the cell", checks.true_or_false, example=False,
         allowed="True, False", default_help="off")
 # fmt: on
 
@@ -326,7 +183,7 @@ def from_keywords(**keywords: object) -> Options:
     values: dict[str, Any] = {}
     for name, value in keywords.items():
         if name not in known:
-            guess = _did_you_mean(name, known, "{}=")
+            guess = checks.did_you_mean(name, known, "{}=")
             allowed = ", ".join(f"{n}=" for n in known)
             raise OptionError(
                 f"{_as_keyword(name, value)}: no such option{guess}. Allowed: {allowed}. "
@@ -343,7 +200,7 @@ def _as_flag(flag: str, value: object) -> str:
 
 
 def _as_keyword(name: str, value: object) -> str:
-    return f"{name}={_short.repr(value)}"
+    return f"{name}={checks.short.repr(value)}"
 
 
 def _checked(opt: Option, value: object, spell: Callable[[object], str]) -> Any:
@@ -369,15 +226,10 @@ def _split_flag(word: str) -> tuple[str, str | None]:
 
 def _unknown_word(word: str) -> OptionError:
     bare = word.partition("=")[0].lstrip("-–—")  # dashes copied from a web page included
-    guess = _did_you_mean(f"--{bare}", _BY_FLAG)
+    guess = checks.did_you_mean(f"--{bare}", _BY_FLAG)
     reason = "no such option" if word.startswith("-") else "belongs to no option"
     given = word or "''"
     return OptionError(f"{given}: {reason}{guess}. Lists are written without spaces: 0,2. {NEXT_STEP}")
-
-
-def _did_you_mean(word: object, candidates: Iterable[str], form: str = "{}") -> str:
-    matches = difflib.get_close_matches(str(word), candidates, n=1, cutoff=0.7)  # "gpu" is no "cpu"
-    return f" (did you mean {form.format(matches[0])}?)" if matches else ""
 
 
 def complete(line: str) -> list[str]:

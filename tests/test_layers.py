@@ -17,7 +17,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "nbdist"
 
 ROWS = (
-    {"errors"},
+    {"errors", "checks"},
     {"options", "messages", "devices", "forksafety", "shell"},
     {"cell", "channel", "help"},
     {"values", "state"},

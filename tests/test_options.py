@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
+from nbdist.checks import MAX_DEVICES
 from nbdist.errors import NbdistError, OptionError
 from nbdist.help import help_text, markdown_table
 from nbdist.options import (
     ALL_OPTIONS,
-    MAX_DEVICES,
     MAX_SEED,
     START_METHODS,
     Option,
