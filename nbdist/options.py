@@ -112,7 +112,8 @@ class Options:
     strategy: str = choice(
         "ddp", "default for nbdist.setup(): how a model is trained on all ranks", *STRATEGIES)
     hang_timeout: float = option(
-        30.0, "report ranks that stand still this long (0: never)", checks.patience, metavar="SECONDS", example=120,
+        30.0, "report ranks that stand still this long (0: never)", checks.patience,
+        metavar="SECONDS", example=120,
         allowed=f"0 or seconds from {MIN_TIMEOUT_S:g} to {MAX_TIMEOUT_S:,.0f}", default_help="30")
     on_hang: str = choice(
         "report", "what to do about ranks that stand still: tell of them, or stop the cell too",
