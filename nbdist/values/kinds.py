@@ -18,6 +18,7 @@ import queue
 import random
 import re
 import sys
+import threading
 import types
 import uuid
 import weakref
@@ -68,6 +69,9 @@ _BY_BASE: tuple[tuple[type, Kind], ...] = (
     (memoryview, plain.ViewKind()),
     *_each(library.WeakKind(), weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary),
     *_each(_INSTANCE, queue.Queue),
+    (threading.Event, library.EventKind()),
+    *_each(library.FileKind(), io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom),
+    (io.FileIO, library.FileKind()),
     # They do not change, although they can be pickled.
     *_each(_ITSELF, numbers.Number, decimal.Decimal, datetime.date, datetime.time, datetime.timedelta),
     *_each(_ITSELF, datetime.tzinfo, pathlib.PurePath, os.DirEntry, uuid.UUID, re.Pattern, re.Match),

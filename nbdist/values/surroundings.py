@@ -144,6 +144,11 @@ def _write_torch_settings(changed: Mapping[str, Any]) -> None:
     vars(torch._tensor_str.PRINT_OPTS).update(changed.get("printing", {}))
 
 
+def _write_hook_count(count: int) -> None:
+    handle = _torch().utils.hooks.RemovableHandle
+    handle.next_id = max(handle.next_id, count)
+
+
 def _compiler_flags() -> int:
     shell = current_shell()
     return shell.compile.flags if shell is not None else 0
@@ -203,6 +208,11 @@ _FACTS: dict[str, _Fact] = {
     ),
     "torch's settings": _Fact(
         module="torch", read=_torch_settings, write=_write_torch_settings, difference=_changed_items
+    ),
+    "torch's count of hooks": _Fact(  # two with one number would be one
+        module="torch",
+        read=lambda: _torch().utils.hooks.RemovableHandle.next_id,
+        write=_write_hook_count,
     ),
     "pandas' options": _Fact(
         module="pandas", read=_pandas_options, write=_write_pandas_options, difference=_changed_items
