@@ -627,12 +627,12 @@ def test_what_belongs_to_a_ranks_process_stays_there(kernel: NotebookKernel) -> 
     assert kernel.value(state) == before
 
 
-def test_open_files_of_the_notebook_stand_where_they_stood(kernel: NotebookKernel) -> None:
+def test_open_files_of_the_notebook_go_on_where_the_cell_left_them(kernel: NotebookKernel) -> None:
     (kernel.working_folder / "lines.txt").write_text("one\ntwo\nthree\n")
     kernel.run("lines = open('lines.txt', 'rb', buffering=0)\nfirst = lines.readline()").check()
     run = kernel.run("%%distributed --devices 3\nprint(lines.readline())").check()
     assert run.stdout == "b'two\\n'\n"
-    assert kernel.value("(first, lines.readline(), lines.close())") == (b"one\n", b"two\n", None)
+    assert kernel.value("(first, lines.readline(), lines.close())") == (b"one\n", b"three\n", None)
 
 
 def test_exit_in_a_rank_does_not_end_the_notebook(kernel: NotebookKernel) -> None:
