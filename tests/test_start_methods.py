@@ -894,7 +894,7 @@ TABLE: dict[str, Entry] = {
             """,
         cell="line = opened.readline()",
         expression="(line, opened.readline())",
-        expected=("second\n", "second\n"),
+        expected=("second\n", ""),
         refused="an open file stays with its process",
         documented=UNPICKLABLE,
         undo="opened.close()",
