@@ -289,9 +289,15 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAgain:
-    """The kernel could not read some values: send the rest again, without these."""
+    """The kernel could not read some values: send the rest again.
 
-    without: Mapping[str, str]
+    Attributes:
+        without: those, by key, with the reason.
+        copied: whether memory that was written is to be sent, because the kernel may not read it.
+    """
+
+    without: Mapping[str, str] = field(default_factory=dict)
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

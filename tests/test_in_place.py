@@ -524,3 +524,45 @@ def test_the_notebooks_functions_keep_their_variables_up_to_date(kernel: Noteboo
     kernel.run(COUNTER + "\n    increase, read = make_counter()").check()
     kernel.run("%%distributed --devices 2\nincrease(); increase(); again = read").check()
     assert kernel.value("(read(), increase(), read(), again is read)") == (2, 3, 3, True)
+
+
+# ── Memory that the kernel reads from the rank ──────────────────────────────────────────────────────────────
+
+DROP_RIGHT_TO_TRACE = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+CAP_SYS_PTRACE = 19
+header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+caps = (ctypes.c_uint32 * 6)()
+assert libc.capget(header, caps) == 0
+caps[0] &= ~(1 << CAP_SYS_PTRACE)
+assert libc.capset(header, caps) == 0
+"""
+NOT_TO_BE_READ = """
+import ctypes
+PR_SET_DUMPABLE = 4
+ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+"""
+
+
+@pytest.mark.parametrize("readable", [True, False], ids=["readable", "not to be read"])
+def test_a_tensor_changed_in_place_costs_the_kernel_no_further_memory(readable: bool) -> None:
+    """Where the system lets the kernel read a rank's memory; elsewhere it comes as a copy."""
+    with NotebookKernel({"CUDA_VISIBLE_DEVICES": ""}) as kernel:
+        kernel.run("%load_ext nbdist\nimport resource, torch").check()
+        kernel.run(
+            "large, small = torch.zeros(64_000_000), torch.zeros(3)\nstorage = large.data_ptr()"
+        ).check()
+        peak = "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024"
+        kernel.run("%%distributed --devices 2\nsmall += 1").check()
+        if not readable:
+            kernel.run(DROP_RIGHT_TO_TRACE).check()
+        before = kernel.value(peak)
+        run = kernel.run(
+            f"%%distributed --devices 2\n{'' if readable else NOT_TO_BE_READ}\nlarge += rank + 1\nsmall += 1"
+        ).check()
+        assert run.stderr == ""
+        grown_bytes = kernel.value(peak) - before
+        assert kernel.value("(large.sum().item(), small.tolist())") == (64_000_000, [2, 2, 2])
+        assert kernel.value("large.data_ptr() == storage") is True
+        assert (grown_bytes < 20_000_000) is readable

@@ -35,6 +35,7 @@ from nbdist.state import RunState
 from nbdist.values.landing import Landed, land
 from nbdist.values.memory import open_memory
 from nbdist.values.parcel import unpack
+from nbdist.values.remote import Remote
 from nbdist.views.hang import odd_ranks, odd_stacks, standing_report
 from nbdist.views.screen import Screen
 from nbdist.views.text import TextView
@@ -327,17 +328,20 @@ class Ranks:
 
     def _read(self, rank: int) -> dict[str, Any]:
         """A rank's values. What cannot be read here is left out when the rank sends the rest again."""
-        without: dict[str, str] = {}
+        again = SendAgain()
         while True:
             arrived = self._arrived[rank]
             try:
                 with self._users_code():
                     parcel = arrived.values.parcel
                     memory = open_memory(arrived.fd, parcel.size_bytes)
-                    return unpack(parcel, memory, self._twins, rank=rank)
+                    values = unpack(parcel, memory, self._twins, rank=rank)
+                if all(value.is_readable() for value in values.values() if isinstance(value, Remote)):
+                    return values
+                again = replace(again, copied=True)
             except ValueLost as lost:
-                without[lost.key] = lost.reason
-            self._workers[rank].channel.send(SendAgain(without=without))
+                again = replace(again, without={**again.without, lost.key: lost.reason})
+            self._workers[rank].channel.send(again)
             while self._arrived[rank] is arrived and rank in self.state.alive:
                 self._take_note()
             if self._arrived[rank] is arrived:

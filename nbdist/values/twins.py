@@ -20,6 +20,7 @@ from nbdist.values.kinds import KindCache, kind_of
 from nbdist.values.memory import Original
 from nbdist.values.numeric import leaf_state
 from nbdist.values.pages import MemoryWatch
+from nbdist.values.remote import Remote
 from nbdist.values.shards import Shards, Whole
 from nbdist.values.snapshot import PLAIN, Snapshot
 from nbdist.values.unwrapping import FLAT
@@ -34,12 +35,12 @@ class Changes:
 
     Attributes:
         contents: what to send of those whose content is another.
-        memory: the bytes of those whose memory was written.
+        memory: that of those whose memory was written.
         refused: why a changed content cannot be sent.
     """
 
     contents: dict[int, Any] = field(default_factory=dict)
-    memory: dict[int, memoryview] = field(default_factory=dict)
+    memory: dict[int, Buffer] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
 
 
@@ -231,7 +232,7 @@ class Twins:
             and self._still_has(key)
             and self._watch.changed(memory)
         ):
-            found.memory[key] = memory.view()
+            found.memory[key] = memory
 
     def _send(self, key: int, give: Callable[[], Any], found: Changes) -> None:
         portable = call_foreign(give)
@@ -245,13 +246,21 @@ class Twins:
         kind_of(self.known[key]).land(self.known[key], portable)
 
     def land_memory(self, key: int, data: Any) -> None:
-        """Write changed bytes into the memory of the notebook's own object, if they differ."""
-        obj, mine = self.known[key], self._memory[key].view()
-        if not self._still_has(key) or len(mine) != len(data):
+        """Write changed bytes into the memory of the notebook's own object, if they differ.
+
+        Args:
+            data: the bytes, or where they lie in the rank.
+        """
+        obj, mine = self.known[key], self._memory[key]
+        if not self._still_has(key) or mine.size_bytes != len(data):
             raise RuntimeError("it has another size in the notebook by now")
-        if not _equal(mine, memoryview(data)):
-            mine[:] = data
-            kind_of(obj).after_memory(obj)
+        if isinstance(data, Remote):
+            data.read_into(mine)
+        elif _equal(mine.view(), memoryview(data)):
+            return
+        else:
+            mine.view()[:] = data
+        kind_of(obj).after_memory(obj)
 
     def bound(self) -> dict[str, Any]:
         """Names of the namespace that hold another object than before."""

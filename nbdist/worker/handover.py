@@ -7,16 +7,19 @@ this rank's entry of a list, ``result`` is the work's value.
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from nbdist.messages import Finished, Parcel, Values
+from nbdist.messages import Finished, Parcel, SendAgain, Values
 from nbdist.shell import current_shell
+from nbdist.values.kind import Buffer
 from nbdist.values.memory import write_memory
 from nbdist.values.parcel import pack
+from nbdist.values.remote import Remote, can_be_remote
 from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.unwrapping import flat_sharded, without_fsdp
@@ -29,6 +32,7 @@ from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 _COMPILERS_OWN = ("__builtins_dict__", "__compiled_fn_", "__resume_at_", "__import_", "___")
 
 
+_REMOTE_BYTES = 1 << 16
 _RESULT = "the result"
 _NEW_CONTENT = " (its new content)"
 _IN_PLACE = ("object:", "memory:")
@@ -49,17 +53,24 @@ def _bound(twins: Twins, wanted: Wanted, names: Mapping[str, Any]) -> dict[str, 
 
 
 def _of_first_rank(
-    twins: Twins, wanted: Wanted, names: Mapping[str, Any]
+    twins: Twins, wanted: Wanted, names: Mapping[str, Any], *, copied: bool
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """What rank 0 hands over of the notebook, and what it cannot."""
     within = None if wanted.output is None else (*wanted.output, *wanted.gather)
     changes = twins.changes(within)
     values = {
-        **{f"memory:{key}": pickle.PickleBuffer(memory) for key, memory in changes.memory.items()},
+        **{f"memory:{key}": _bytes_of(memory, copied=copied) for key, memory in changes.memory.items()},
         **{f"object:{key}": content for key, content in changes.contents.items()},
         **{f"name:{name}": value for name, value in _bound(twins, wanted, names).items()},
     }
     return values, {f"object:{key}": reason for key, reason in changes.refused.items()}
+
+
+def _bytes_of(memory: Buffer, *, copied: bool) -> Any:
+    """What the kernel needs to have the same bytes: large memory it may read from here."""
+    if copied or memory.size_bytes < _REMOTE_BYTES or not can_be_remote():
+        return pickle.PickleBuffer(memory.view())
+    return Remote(pid=os.getpid(), address=memory.address, size_bytes=memory.size_bytes)
 
 
 def _missing(wanted: Wanted, names: Mapping[str, Any], rank: int) -> dict[str, str]:
@@ -77,7 +88,7 @@ def finished(
     *,
     rank: int,
     logs: str,
-    without: Mapping[str, str],
+    again: SendAgain,
 ) -> tuple[Finished, int]:
     """The message that ends a rank's work, without its failure, and its values' memory file.
 
@@ -85,10 +96,10 @@ def finished(
         names: the namespace, with the ready-made names that the work did not assign.
         around: what the work changed of the notebook's surroundings.
         logs: a folder for values that the notebook's memory cannot take.
-        without: keys to leave out, with the reason.
+        again: what is to be left out, and how the rest is to be sent.
     """
     with without_fsdp(twins.known.values()):
-        return _finished(done, twins, wanted, names, around, rank=rank, logs=logs, without=without)
+        return _finished(done, twins, wanted, names, around, rank=rank, logs=logs, again=again)
 
 
 def _finished(
@@ -100,8 +111,9 @@ def _finished(
     *,
     rank: int,
     logs: str,
-    without: Mapping[str, str],
+    again: SendAgain,
 ) -> tuple[Finished, int]:
+    without = again.without
     values: dict[str, Any] = {}
     roots = {name: value for name, value in names.items() if not _is_shells(name)}
     twins.barred = flat_sharded()
@@ -111,7 +123,7 @@ def _finished(
     values |= {f"gather:{name}": names[name] for name in wanted.gather if name in names}
     refused: dict[str, str] = {}
     if rank == 0:
-        own, refused = _of_first_rank(twins, wanted, names)
+        own, refused = _of_first_rank(twins, wanted, names, copied=again.copied)
         values |= own
         if wanted.output is None:
             values = {**{f"around:{title}": value for title, value in around.items()}, **values}

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -80,7 +80,7 @@ class Rank:
             if not isinstance(message, SendAgain):
                 interrupts.forget()
             if isinstance(message, SendAgain):
-                self._hand_over(message.without)
+                self._hand_over(message)
             elif isinstance(message, Debug):
                 self._debug(message)
             elif isinstance(message, Run):
@@ -216,14 +216,14 @@ class Rank:
         self._failed = done.error
         self._outbox.post(HandingOver())
         ctypes.CDLL(None).fflush(None)  # C libraries' text comes before the word that we are done
-        self._hand_over({})
+        self._hand_over(SendAgain())
 
-    def _hand_over(self, without: Mapping[str, str]) -> None:
+    def _hand_over(self, again: SendAgain) -> None:
         """Say how the work ended, with the values that are wanted from this rank."""
         rank = self._assignment.rank
         names = {**self._twins.namespace, **self._still_lent}
         said = (self._done, self._twins, self._wanted, names, self._around)
-        build = partial(finished, *said, rank=rank, logs=self._assignment.logs, without=without)
+        build = partial(finished, *said, rank=rank, logs=self._assignment.logs, again=again)
         built = call_foreign(build)
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)
