@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from printing import batch, live, printed, text_of
 
+from nbdist.messages import Display
 from nbdist.views.text import Shown, Stream, TextView
 
 
@@ -314,6 +315,35 @@ def test_displays_keep_their_place_and_equal_ones_are_shown_once():
         Shown((1,), {"text/plain": "own 1"}),
         Stream("stdout", "after\n"),
     ]
+
+
+def test_an_unfinished_line_comes_before_the_display_that_follows_it():
+    for view in (live(2), batch(2)):
+        for rank in (0, 1):
+            view.text(rank, "stdout", "loss ", 0.0)
+            view.display(rank, "figure", 0.0)
+            view.text(rank, "stdout", "is 0.5", 0.0)
+        assert view.take(0.0) == [Stream("stdout", "loss "), Shown((), "figure")]
+        assert view.close(0.0) == [Stream("stdout", "is 0.5")]
+
+
+def test_an_unfinished_line_of_one_rank_ends_at_its_display():
+    view = printed(batch(2), "same", "same")
+    view.display(0, "figure", 0.0)
+    view.text(1, "stdout", " and more\n", 0.0)
+    assert view.close(0.0) == [
+        Stream("stdout", "[0] same\n[1] same and more\n"),
+        Shown((), "figure"),
+    ]
+
+
+def test_an_update_leaves_an_unfinished_line_alone():
+    view = batch(2)
+    for rank in (0, 1):
+        view.text(rank, "stdout", "one ", 0.0)
+        view.display(rank, Display(kind="update", data={"text/plain": "new"}, display_id="a"), 0.0)
+        view.text(rank, "stdout", "line\n", 0.0)
+    assert [item for item in view.close(0.0) if isinstance(item, Stream)] == [Stream("stdout", "one line\n")]
 
 
 def test_streams_that_take_turns_often_are_sorted_between_displays():

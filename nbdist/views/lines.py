@@ -26,11 +26,13 @@ class Run(NamedTuple):
         lines: without line ends; what ranks are compared by.
         shown: of a run of one line, what is shown in the line's place: a bar's own text, a display,
             a gap's number of lines.
+        is_open: of a run of one line: the rank has given it no end.
     """
 
     kind: int
     lines: list[str]
     shown: Any = None
+    is_open: bool = False
 
 
 class LineAssembler:
@@ -76,8 +78,9 @@ class LineAssembler:
         return "".join(self._pieces).rstrip("\r")
 
     def finish(self) -> list[Run]:
-        """End the unfinished line, if there is one."""
-        return self._complete([""], self._overwritten) if self.unfinished else []
+        """Give out the unfinished line, if there is one."""
+        runs = self._complete([""], self._overwritten) if self.unfinished else []
+        return [run._replace(is_open=True) for run in runs]
 
     def _extend(self, rest: str, now_s: float) -> list[Run]:
         if not self._length:

@@ -41,12 +41,14 @@ class Merged(NamedTuple):
     Attributes:
         ranks: who printed them.
         shown: what each of `ranks` shows in the line's place, if its run said so.
+        is_open: everybody has it, and nobody has given it an end.
     """
 
     kind: int
     lines: list[str]
     ranks: tuple[int, ...]
     shown: tuple[Any, ...] = ()
+    is_open: bool = False
 
 
 class _Verdict(Enum):
@@ -256,9 +258,10 @@ class Merger:
     def _hand_out(self, kind: int, lines: list[str], ranks: Sequence[int]) -> None:
         queues = [self._queues[rank] for rank in ranks]
         shown = () if queues[0].shown is None else tuple([queue.shown for queue in queues])
+        is_open = queues[0].is_open and len(queues) == len(self._queues) and all(q.is_open for q in queues)
         for queue in queues:
             queue.drop(len(lines))
             queue.row, queue.lapsed = self._row, False
         self._lines -= len(lines) * len(ranks)
         self._chars -= sum([len(line) for line in lines]) * len(ranks)
-        self._given.append(Merged(kind, lines, tuple(ranks), shown))
+        self._given.append(Merged(kind, lines, tuple(ranks), shown, is_open))

@@ -51,6 +51,11 @@ class RankQueue:
         """What the head's run shows in its place."""
         return self._blocks[0].run.shown
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the head is a line without an end."""
+        return self._blocks[0].run.is_open
+
     def push(self, run: Run, stamp_s: float) -> None:
         """Add lines behind the others."""
         self._blocks.append(_Block(run, stamp_s))

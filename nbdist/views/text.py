@@ -92,6 +92,7 @@ class TextView:
         self._coloured = False  # until then the painter has nothing to do
         self._status = StatusLine()
         self._displays = Displays()
+        self._open_line: Merged | None = None  # it gets an end unless a display does that
         self._bars: Sequence[Bar] = ()
         self._ended_bars: dict[str, dict[int, messages.Progress]] = {}  # that other ranks still have open
         self._queued_bars: Counter[str] = Counter()  # ends that the merger has
@@ -126,8 +127,11 @@ class TextView:
         if self._direct is not None:
             self._direct.show(Shown((), display))
             return
-        if self._intakes[rank].flooded:
-            self._release(rank)
+        if isinstance(display, messages.Display) and display.kind == "update":  # it has its place already
+            if self._intakes[rank].flooded:
+                self._release(rank)
+        else:
+            self._complete(rank)
         self._merger.push(rank, Run(DISPLAY, [self._displays.name(rank, display)], display), self._now_s)
         self._write_merged()
 
@@ -174,19 +178,17 @@ class TextView:
         """
         self._tick(now_s)
         self._merger.reopen()  # nothing is decided before every rank is complete
-        have_open_end = [self._complete(rank) for rank in range(self._ranks)]
+        for rank in range(self._ranks):
+            self._complete(rank)
         for rank in range(self._ranks):
             self._merger.finish(rank, self._now_s)
-        last = self._write_merged()
+        self._write_merged()
         self._bars = ()
         self._write_ended_bars()
         for shown in self._displays.left():
             self._outlet.show(shown)
-        entries = self._outlet.close()
-        if last is not None and len(last.ranks) == self._ranks and all(have_open_end):
-            kind, text = entries[-1]
-            entries[-1] = kind, text.removesuffix("\n")
-        return self._items(entries, None)
+        self._write_open_line(end="")
+        return self._items(self._outlet.close(), None)
 
     def next_due_s(self) -> float | None:
         """When `take` will give something though nothing more comes; None when it never will."""
@@ -215,20 +217,18 @@ class TextView:
             self._merger.push(rank, run, self._now_s)
         self._write_merged()
 
-    def _complete(self, rank: int) -> bool:
-        """Put in line all that is left of a rank; whether its last line has no end."""
+    def _complete(self, rank: int) -> None:
+        """Put in line all that is left of a rank, lines without an end included."""
         if self._intakes[rank].flooded:
             self._release(rank)
         assemblers = sorted(self._assemblers[rank], key=lambda assembler: assembler.since_s)
-        runs = [run for assembler in assemblers for run in assembler.finish()]
-        for run in runs:
+        for run in [run for assembler in assemblers for run in assembler.finish()]:
             self._merger.push(rank, run, self._now_s)
-        return bool(runs)
 
-    def _write_merged(self) -> Merged | None:
-        """Send merged lines on to the outlet; returns the last of them."""
-        merged = None
+    def _write_merged(self) -> None:
+        """Send merged lines on to the outlet."""
         for merged in self._merger.take():
+            self._write_open_line(end="" if merged.kind == DISPLAY else "\n")
             if merged.kind == GAP:
                 self._outlet.gap(sum(merged.shown))
             elif merged.kind == DISPLAY:
@@ -239,9 +239,10 @@ class TextView:
                 self._ended_bars.setdefault(key, {}).update(zip(merged.ranks, merged.shown, strict=True))
                 self._queued_bars[key] -= len(merged.ranks)
                 self._write_ended_bars()
+            elif merged.is_open:
+                self._open_line = merged
             else:
                 self._write_lines(merged)
-        return merged
 
     def _write_ended_bars(self) -> None:
         """Bars that no other rank has open any more."""
@@ -256,12 +257,17 @@ class TextView:
     def _label(self, ranks: Sequence[int]) -> str:
         return "" if len(ranks) == self._ranks else f"[{ranks_text(ranks)}] "
 
-    def _write_lines(self, merged: Merged) -> None:
+    def _write_open_line(self, end: str) -> None:
+        merged, self._open_line = self._open_line, None
+        if merged is not None:
+            self._write_lines(merged, end)
+
+    def _write_lines(self, merged: Merged, end: str = "\n") -> None:
         label = self._label(merged.ranks)
         for line in merged.shown[:1] or merged.lines:
             if self._coloured:
                 line = self._painter.line(merged.ranks, merged.kind, line)
-            self._outlet.put(merged.kind, f"{label}{line}\n")
+            self._outlet.put(merged.kind, f"{label}{line}{end}")
 
     def _items(self, entries: list[Entry], status: Status | None) -> list[Item]:
         entries = with_few_turns(entries, _BATCH_TURNS if self._batch else _LIVE_TURNS)
