@@ -172,10 +172,10 @@ def run_cell(shell: Any, cell: Cell, first_line: str, options: Options) -> Any:
                 "Correct the name, or leave it out."
             )
     # Before the fork: once here instead of once in each rank.
-    from nbdist.worker.notebook import know_source
+    from nbdist.worker.notebook import know_cell
 
     work = CellWork(cell, first_line)
-    know_source(shell, work.text)
+    know_cell(shell, work.text)
     try:
         result = _run_once(work, options, shell, show_result=True)
     except RunInterrupted:

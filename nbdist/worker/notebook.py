@@ -22,6 +22,7 @@ from nbdist.messages import Display, Raised
 from nbdist.worker import interrupts
 from nbdist.worker.bars import Bars
 from nbdist.worker.capture import Outbox
+from nbdist.worker.history import only_read, write_out
 from nbdist.worker.markup import MarkupBars
 from nbdist.worker.widgets import WIDGET_MIME, Widgets
 from nbdist.worker.work import Done, formatted, is_good_exit, is_group, line_in, without_our_end
@@ -117,6 +118,7 @@ def take_over(shell: InteractiveShell, outbox: Outbox, bars: Bars) -> None:
         scripts.event_loop = None  # its thread is not in this process; the next %%bash makes another
     shell.call_pdb = False  # `%pdb on` is for the notebook's own cells
     warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)  # advice for a terminal
+    only_read(shell)
     _keep_messages_here(getattr(shell, "kernel", None), outbox)
 
 
@@ -143,8 +145,10 @@ def _keep_messages_here(kernel: Any, outbox: Outbox) -> None:
         kernel.session.send = send
 
 
-def know_source(shell: Any, text: str) -> None:
-    """In the kernel: what the cell defines will have this source, in tracebacks and for `inspect`."""
+def know_cell(shell: Any, text: str) -> None:
+    """In the kernel: what the cell defines will have this source, in tracebacks and for `inspect`. Its
+    history is written."""
+    write_out(shell)
     shell.compile.cache(shell.transform_cell(text), shell.displayhook.prompt_count, raw_code=text)
 
 
