@@ -136,6 +136,26 @@ def test_displays_of_other_ranks_carry_their_label(kernel: NotebookKernel) -> No
     assert outline(run) == [("stdout", "[1-2]\n"), ("display_data", "'a figure'")]
 
 
+def test_markup_with_ids_of_each_ranks_own_is_shown_once(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        import pandas, matplotlib.pyplot as plt
+        %matplotlib inline
+        %config InlineBackend.figure_formats = ["svg"]
+        display(pandas.DataFrame({"loss": [0.5, 0.25]}).style.highlight_min())
+        plt.plot([0.5, 0.25])
+        plt.show()
+        """
+    )
+    run.check()
+    assert [sorted(display) for display in run.displays] == [
+        ["text/html", "text/plain"],
+        ["image/svg+xml", "text/plain"],
+    ]
+    assert run.stdout == ""
+
+
 def test_displays_can_be_updated_and_cleared(kernel: NotebookKernel) -> None:
     run = kernel.run(
         """

@@ -346,6 +346,37 @@ def test_an_update_leaves_an_unfinished_line_alone():
     assert [item for item in view.close(0.0) if isinstance(item, Stream)] == [Stream("stdout", "one line\n")]
 
 
+SVG = """<svg><dc:date>{date}</dc:date><defs><clipPath id="p{lot}"/></defs>
+<g clip-path="url(#p{lot})" id="axes_1" style="fill: #ffaa00"><use xlink:href="#p{lot}"/>{text}</g></svg>"""
+
+
+def test_markup_that_differs_in_dates_and_ids_alone_is_shown_once():
+    view = batch(2)
+    figures = [
+        [
+            {"image/svg+xml": SVG.format(date=f"12:0{rank}", lot=lot, text=text)}
+            for text in ("a", f"own {rank}")
+        ]
+        for rank, lot in enumerate(("0f3a", "77ce"))
+    ]
+    for rank, (same, own) in enumerate(figures):
+        view.display(rank, Display(kind="display", data=same), 0.0)
+        view.display(rank, Display(kind="display", data=own), 0.0)
+    assert view.close(0.0) == [
+        Shown((), Display(kind="display", data=figures[0][0])),
+        Shown((), Display(kind="display", data=figures[0][1])),
+        Shown((1,), Display(kind="display", data=figures[1][1])),
+    ]
+
+
+def test_references_to_different_parts_of_markup_are_different():
+    view = batch(2)
+    for rank, to in enumerate("ab"):
+        html = f"<p id='a{rank}'></p><p id='b{rank}'></p><a href='#{to}{rank}'>there</a>"
+        view.display(rank, Display(kind="display", data={"text/html": html}), 0.0)
+    assert [item.ranks for item in view.close(0.0) if isinstance(item, Shown)] == [(), (1,)]
+
+
 def test_streams_that_take_turns_often_are_sorted_between_displays():
     view = live(2)
     for rank in (0, 1):

@@ -7,12 +7,18 @@ the lowest of them does not make next, or has not made before, gives the others 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from nbdist.messages import Display
 from nbdist.views.items import Shown
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_DATE = re.compile(r"<dc:date>[^<]*</dc:date>")
+_ID = re.compile(r"""\bid=["']([\w.-]+)["']""")
+_REFERENCE = re.compile(r"""(?<=[#"'])[\w.-]+""")  # of an id: in a url, in CSS, by itself
 
 
 class Displays:
@@ -126,5 +132,18 @@ def _shown(ranks: Sequence[int], display: object) -> Shown:
 def _content(display: object) -> str:
     """Short, and the same for the same content."""
     if isinstance(display, Display):
-        display = ("clear",) if display.kind == "clear" else (display.data, display.metadata)
+        data = {mime: _comparable(content) for mime, content in display.data.items()}
+        if len(data) > 1:  # it is seen only where nothing richer is
+            data["text/plain"] = _ADDRESS.sub("", str(data.get("text/plain", "")))
+        display = ("clear",) if display.kind == "clear" else (data, display.metadata)
     return hashlib.sha256(repr(display).encode("utf-8", "replace")).hexdigest()
+
+
+def _comparable(content: object) -> object:
+    """Markup without what no two processes share: when it was made, and ids that were drawn by lot
+    (matplotlib's clip paths, pandas' styles). Ids are told by their order instead."""
+    if not isinstance(content, str) or "<" not in content:
+        return content
+    order = {name: f"#{number}" for number, name in enumerate(dict.fromkeys(_ID.findall(content)))}
+    content = _DATE.sub("", content)
+    return _REFERENCE.sub(lambda match: order.get(match[0], match[0]), content) if order else content
