@@ -135,13 +135,18 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """A rich display: what Jupyter's ``display_data`` and its relatives carry."""
+    """A rich display: what Jupyter's ``display_data`` and its relatives carry.
+
+    Attributes:
+        at_end: made when the cell's code had ended, as open figures are: it comes after the result.
+    """
 
     kind: Literal["display", "update", "clear"]
     data: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     display_id: str | None = None
     wait: bool = False
+    at_end: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

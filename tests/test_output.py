@@ -156,6 +156,29 @@ def test_markup_with_ids_of_each_ranks_own_is_shown_once(kernel: NotebookKernel)
     assert run.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("last", "shown"),
+    [("plt.plot([1])", "execute_result"), ("plt.plot([1]);", ""), ("plt.plot([1]); 1 / 0", "error")],
+)
+def test_open_figures_are_shown_when_the_cell_has_ended(
+    kernel: NotebookKernel, last: str, shown: str
+) -> None:
+    figure = "import matplotlib.pyplot as plt\n%matplotlib inline\nplt.figure(figsize=(1, 1))\nprint('text')"
+    run = kernel.run(f"%%distributed --devices 2\n{figure}\n{last}")
+    kinds = [message.msg_type for message in run.messages]
+    wanted = ["stream", *([shown] if shown else []), "display_data"]
+    assert [kind for kind in kinds if kind not in ("status", "execute_input")] == wanted
+    assert run.stdout == "text\n"
+    assert kernel.run("1").check().displays == []  # each is shown once
+
+
+def test_open_figures_are_captured_with_the_cell(kernel: NotebookKernel) -> None:
+    figure = "import matplotlib.pyplot as plt\n%matplotlib inline\nplt.figure(figsize=(1, 1))\nplt.plot([1])"
+    run = kernel.run(f"%%capture said\n%%distributed --devices 2\n{figure}")
+    assert run.check().displays == []
+    assert kernel.value("len(said.outputs)") == 2
+
+
 def test_displays_can_be_updated_and_cleared(kernel: NotebookKernel) -> None:
     run = kernel.run(
         """

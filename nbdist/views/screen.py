@@ -33,10 +33,12 @@ class Screen:
     def show(self, items: Sequence[Item]) -> None:
         """Write items in their order."""
         for item in items:
-            if isinstance(item, Shown):
-                self._display(item)
-            else:
+            if not isinstance(item, Shown):
                 self._write(item.stream, item.text)
+            elif isinstance(item.display, Display) and item.display.at_end and self._shell is not None:
+                self._display_at_end(item)
+            else:
+                self._display(item)
 
     def note(self, text: str) -> None:
         """A word of nbdist's own, beside the cell's output."""
@@ -55,6 +57,16 @@ class Screen:
         if stream is not None:  # a process without a terminal may have none
             stream.write(text)
             stream.flush()
+
+    def _display_at_end(self, item: Shown) -> None:
+        """Show it behind the result of the cell that runs, where an ordinary cell shows open figures."""
+        events = self._shell.events
+
+        def show() -> None:
+            events.unregister("post_execute", show)
+            self._display(item)
+
+        events.register("post_execute", show)
 
     def _display(self, item: Shown) -> None:
         display = item.display

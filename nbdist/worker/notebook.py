@@ -33,6 +33,7 @@ class RankDisplayPublisher(DisplayPublisher):
 
     def __init__(self, shell: InteractiveShell, outbox: Outbox, bars: Bars):
         super().__init__(shell=shell)
+        self.at_end = False  # the cell's code has ended
         self._outbox = outbox
         self._widgets = Widgets(bars, outbox)
         self._markup = MarkupBars(bars)
@@ -61,6 +62,7 @@ class RankDisplayPublisher(DisplayPublisher):
                 data=dict(data),
                 metadata=dict(metadata or {}),
                 display_id=display_id,
+                at_end=self.at_end,
             )
         )
 
@@ -177,7 +179,7 @@ class _Tracebacks:
         self._depth = 0  # a cell may run others, whose exceptions do not end it
         self._events = (("pre_execute", self._begin), ("post_execute", self._leave))
         for name, callback in self._events:
-            shell.events.register(name, callback)
+            shell.events.callbacks[name].insert(0, callback)  # before those that show open figures
         shell._showtraceback = self._note
         shell.showtraceback = self._show
 
@@ -186,6 +188,7 @@ class _Tracebacks:
 
     def _leave(self) -> None:
         self._depth -= 1
+        self._shell.display_pub.at_end = self._depth == 0
 
     def _note(self, *shown: Any) -> None:
         self._say_last()
@@ -216,6 +219,7 @@ class _Tracebacks:
         """The cell has ended, with an exception or without; that one's traceback."""
         for name, callback in self._events:
             self._shell.events.unregister(name, callback)
+        self._shell.display_pub.at_end = False
         del self._shell.showtraceback, self._shell._showtraceback
         if error is None:
             self._say_last()
