@@ -223,6 +223,32 @@ def test_bars_say_what_tqdm_would_say(kernel: NotebookKernel) -> None:
     ]
 
 
+@pytest.mark.parametrize("module", ["tqdm", "tqdm.auto", "tqdm.notebook", "tqdm.asyncio"])
+def test_a_bar_that_has_ended_comes_back(kernel: NotebookKernel, module: str) -> None:
+    cell = f"""
+        %%distributed --devices 2
+        from {module} import tqdm
+        with tqdm(total=3, desc="held") as bar:
+            for step in range(3):
+                bar.update()
+        beside = [bar, tqdm([1], disable=True)]
+        """
+    run = kernel.run(cell).check()
+    assert "stays behind" not in run.stderr
+    after = (
+        "bar.update()\nbar.close()\nprint(bar.n, bar.total, str(bar)[:10], beside[0] is bar, list(beside[1]))"
+    )
+    assert kernel.run(after).check().stdout == "3 3 held: 100% True [1]\n"
+    assert kernel.run("from tqdm import tqdm as t\nt(range(3)).pos").check().result == {"text/plain": "0"}
+
+
+def test_a_bar_that_is_open_says_why_it_stays(kernel: NotebookKernel) -> None:
+    run = kernel.run("%%distributed --devices 2\nfrom tqdm import tqdm\nbar = tqdm(range(3))").check()
+    assert run.stderr.endswith(
+        "nbdist: bar stays behind: a progress bar that is open works only on its own rank\n"
+    )
+
+
 def test_text_beside_a_bar_stays_text(kernel: NotebookKernel) -> None:
     run = kernel.run(
         """

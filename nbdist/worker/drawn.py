@@ -1,7 +1,7 @@
 """Bars that tqdm and rich draw by themselves: heard where these libraries have one place for it.
 
-Neither library offers a hook, so one thing of each is replaced, in the rank alone and once it is
-imported: the file that a tqdm bar writes to, and the draws of rich's live displays.
+Neither library offers a hook, so a little of each is replaced, in the rank alone and once it is
+imported: the file that a tqdm bar writes to and how a bar travels, and the draws of rich's live displays.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from nbdist.messages import Stream
 from nbdist.worker.bars import Bar, Bars
 from nbdist.worker.capture import stream_of
 
@@ -72,6 +73,30 @@ def _hear_tqdm(std: Any, bars: Bars) -> None:
         return wrap(file, tqdm_instance) if stream is None else _BarFile(file, tqdm_instance, bars)
 
     std.DisableOnWriteError = wrap_or_hear
+    std.tqdm.__reduce_ex__ = lambda bar, _protocol: _reduce_tqdm(bar)
+
+
+def _reduce_tqdm(bar: Any) -> Any:
+    """A bar that is closed comes back, as what it is still good for: its numbers, and to be printed."""
+    if not bar.disable:
+        raise TypeError("a progress bar that is open works only on its own rank")
+    # Without how it was drawn: on the rank's stream by a function, or by a widget.
+    state = {name: value for name, value in vars(bar).items() if name not in ("fp", "sp", "container")}
+    file = vars(bar).get("fp")
+    stream = stream_of(getattr(file, "_wrapped", file))
+    # tqdm's own `__new__` would count it among the bars that are open.
+    return object.__new__, (type(bar),), (state, "sp" in vars(bar), stream), None, None, _fill_tqdm
+
+
+def _fill_tqdm(bar: Any, filling: tuple[dict[str, Any], bool, Stream | None]) -> None:
+    state, has_printer, stream = filling
+    vars(bar).update(state)
+    if stream is not None:
+        from tqdm import utils
+
+        bar.fp = utils.DisableOnWriteError(getattr(sys, stream), tqdm_instance=bar)
+        if has_printer:
+            bar.sp = bar.status_printer(bar.fp)
 
 
 class _BarFile:
