@@ -374,6 +374,26 @@ def test_all_ways_to_use_a_stream(kernel: NotebookKernel) -> None:
     )
 
 
+def test_a_ranks_streams_are_the_notebooks_when_they_come_back(kernel: NotebookKernel) -> None:
+    cell = """
+        %%distributed --devices 2
+        import sys
+        class Tee:
+            def __init__(self, *streams):
+                self.streams = streams
+            def write(self, text):
+                for stream in self.streams:
+                    stream.write(text)
+        tee = Tee(sys.stdout, sys.stderr)
+        tee.write("from the ranks\\n")
+        """
+    run = kernel.run(cell).check()
+    assert (run.stdout, run.stderr) == ("from the ranks\n", "from the ranks\n")
+    run = kernel.run('tee.write("from the notebook")\ntee.streams == (sys.stdout, sys.stderr)').check()
+    assert (run.stdout, run.stderr) == ("from the notebook", "from the notebook")
+    assert run.result == {"text/plain": "True"}
+
+
 # ── Text that is hard to show ───────────────────────────────────────────────────────────────────────────────
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from nbdist.channel import Channel
 from nbdist.errors import ChannelError
@@ -160,9 +160,9 @@ class RankStream(io.TextIOBase):
         if self._outbox.in_owner:
             self._outbox.flush()
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """What holds it stays behind."""
-        raise TypeError("it writes to the output of its own rank")
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Elsewhere it is the stream of that process."""
+        return _stream_here, (self.stream,)
 
     def writable(self) -> bool:
         return True
@@ -175,6 +175,10 @@ class RankStream(io.TextIOBase):
 
     def close(self) -> None:
         """Like a terminal's: closing it does not take it away from others."""
+
+
+def _stream_here(name: Stream) -> Any:
+    return getattr(sys, name)
 
 
 class _Bytes(io.RawIOBase):
