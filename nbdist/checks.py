@@ -147,7 +147,7 @@ def _available_backends() -> tuple[str, ...]:
         return ()
     if not dist.is_available():
         return ()
-    listed = (name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED)
+    listed = (name for name in dist.Backend.backend_list if name not in (dist.Backend.UNDEFINED, "fake"))
     return tuple(name for name in listed if dist.is_backend_available(name))
 
 

@@ -19,14 +19,14 @@ from IPython.core.magic import (
 )
 
 from nbdist.cell import parse_cell
-from nbdist.errors import OptionError, RankFailedError
+from nbdist.errors import NbdistError, OptionError
 from nbdist.forksafety import ENVIRONMENT, can_fork, this_process
 from nbdist.help import help_text
 from nbdist.options import complete, parse_magic
 from nbdist.session import anything_held, debug, release, run_cell, shut_down, warm_up, where_ranks_stand
 
 _NO_DEBUG = """\
-The exception was raised on a rank, in a process of its own that has ended: here are no frames to look into.
+What was raised on a rank was raised in a process of its own that has ended: no frames are here to look into.
 With `%%distributed --hold` the ranks of a failed cell are kept: `%debug` or `%distributed debug` then opens
 pdb where the first of them failed, `%distributed debug 1` on rank 1. `breakpoint()` under `if rank == 0:`
 opens it on the way, and `%distributed stacks` shows where ranks that are up stand.
@@ -80,7 +80,7 @@ class DebugMagics(Magics):
         cell ran with ``--hold``; ``%distributed debug RANK`` opens it on any other.
         """
         shown_last = getattr(sys, "last_value", None)
-        if line.strip() or cell is not None or not isinstance(shown_last, RankFailedError):
+        if line.strip() or cell is not None or not isinstance(shown_last, NbdistError):
             ipythons = _ipythons_debug(self.shell)
             takes_scope = getattr(ipythons, "needs_local_scope", False)
             return ipythons(line, cell, **{"local_ns": local_ns} if takes_scope else {})

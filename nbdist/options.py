@@ -116,7 +116,7 @@ class Options:
         metavar="SECONDS", example=120,
         allowed=f"0 or seconds from {MIN_TIMEOUT_S:g} to {MAX_TIMEOUT_S:,.0f}", default_help="30")
     on_hang: str = choice(
-        "report", "what to do about ranks that stand still: tell of them, or stop the cell too",
+        "report", "only report ranks that stand still, or end the cell too",
         "report", "stop")
     hold: bool = option(
         False, "keep the ranks after a failure, for %distributed debug, until the next cell on ranks",
@@ -230,7 +230,10 @@ def _unknown_word(word: str) -> OptionError:
     guess = checks.did_you_mean(f"--{bare}", _BY_FLAG)
     reason = "no such option" if word.startswith("-") else "belongs to no option"
     given = word or "''"
-    return OptionError(f"{given}: {reason}{guess}. Lists are written without spaces: 0,2. {NEXT_STEP}")
+    advice = (
+        "" if word.startswith("-") else "A value stands behind its option, without spaces: --devices 0,2. "
+    )
+    return OptionError(f"{given}: {reason}{guess}. {advice}{NEXT_STEP}")
 
 
 def complete(line: str) -> list[str]:

@@ -49,6 +49,20 @@ def test_rank_0_asks_in_the_notebook(method: str) -> None:
         assert kernel.value("given") == ["Ada", "secret"]
 
 
+def test_functions_that_ask_may_have_been_bound_to_names_before(kernel: NotebookKernel) -> None:
+    kernel.run("from getpass import getpass\nask = input").check()
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        if rank == 0:
+            given = [ask("name? "), getpass("word? ")]
+        """,
+        answers=["Ada", "secret"],
+    ).check()
+    assert run.stderr == ""
+    assert kernel.value("given") == ["Ada", "secret"]
+
+
 def test_another_rank_that_asks_is_told_who_may(kernel: NotebookKernel) -> None:
     run = kernel.run(
         """
@@ -180,6 +194,7 @@ def test_kept_ranks_can_be_looked_into(kernel: NotebookKernel) -> None:
     assert error_of(failed).startswith("RankFailedError: rank 1 of 2 failed at line 4")
     assert "%distributed debug opens pdb where rank 1 failed" in failed.stderr
     assert kernel.value("x") == "from the cell"
+    assert kernel.run("%distributed stacks").check().stdout == "rank 0 was stopped\nrank 1 has failed\n"
     for command in ("%distributed debug", "%debug"):
         run = kernel.run(command, answers=["p (a, b)", "u", "p (rank, x)", "q"]).check()
         shown = plain(run.stdout).splitlines()
@@ -188,7 +203,6 @@ def test_kept_ranks_can_be_looked_into(kernel: NotebookKernel) -> None:
         assert "[1] ----> 4     return 1 / b" in shown
     other = kernel.run("%distributed debug 0", answers=["u", "u", "u", "p (rank, y)", "q"]).check()
     assert "[0] (0, -1.0)" in plain(other.stdout).splitlines()
-    assert kernel.run("%distributed stacks").check().stdout == "ranks 0-1 have finished\n"
     assert kernel.run("%distributed stop").check().stdout == ""
     assert kernel.run("%distributed stop").check().stdout == "No ranks are up.\n"
 
@@ -201,6 +215,14 @@ def test_an_interrupt_leaves_the_debugger_and_the_ranks_stay(kernel: NotebookKer
     run.finish()
     again = kernel.run("%distributed debug", answers=["p b", "q"]).check()
     assert "[1] 0" in plain(again.stdout).splitlines()
+    kernel.run("%distributed stop").check()
+
+
+def test_a_rank_that_ends_while_it_is_looked_into_is_named(kernel: NotebookKernel) -> None:
+    kernel.run(FAILING)
+    run = kernel.run("%distributed debug", answers=["import os; os._exit(3)"]).check()
+    assert "rank 1 has ended: its process" in run.stderr
+    assert "exit code 3" in run.stderr
     kernel.run("%distributed stop").check()
 
 
@@ -246,5 +268,5 @@ def test_debug_after_a_failure_explains_what_to_do(kernel: NotebookKernel) -> No
 
 def test_where_nobody_can_be_asked_debug_says_so(kernel: NotebookKernel) -> None:
     kernel.run(FAILING)
-    assert "nobody can be asked here" in error_of(kernel.run("%distributed debug"))
+    assert "this front end has no input box" in error_of(kernel.run("%distributed debug"))
     kernel.run("%distributed stop").check()

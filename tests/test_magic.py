@@ -19,7 +19,7 @@ WRONG = {
     "--devices banana": ["--devices banana: not a whole number", "auto", "--devices 4"],
     "-d 2.5": ["-d 2.5: not a whole number", "auto", "-d 4"],
     "--devices 0,0": ["--devices 0,0: a device is named twice", "different indices: 0,2"],
-    "--devices 0, 2": ["2: belongs to no option", "without spaces: 0,2", "%%distributed?"],
+    "--devices 0, 2": ["2: belongs to no option", "without spaces: --devices 0,2", "%%distributed?"],
     "--devices": ["--devices: its value is missing", "auto", "--devices 4"],
     "--accelerator tpu": ["--accelerator tpu: no such choice", "auto, cuda, cpu"],
     "--accelerator cuda --devices 1000": ["--accelerator cpu"],

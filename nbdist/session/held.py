@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nbdist.errors import SessionError, ranks_phrase
+from nbdist.errors import SessionError
 from nbdist.session.ranks import Ranks
 from nbdist.shell import current_shell
 from nbdist.state import RunState
@@ -63,18 +63,19 @@ def debug(rank: int | None = None) -> None:
     Raises:
         SessionError: no ranks are kept, or there is nothing to look into in this one.
     """
-    if not is_watched(current_shell()):
-        raise SessionError("%distributed debug asks for commands, and nobody can be asked here.")
     if not _held:
         raise SessionError(
             "No ranks are kept. Run the cell with %%distributed --hold: when it fails, its ranks wait, "
             "and %distributed debug opens pdb where the first of them failed."
         )
+    if not is_watched(current_shell()):
+        raise SessionError("%distributed debug asks for commands, and this front end has no input box.")
     broken = _held[-1].broken
     if not broken:
         raise SessionError("The ranks that failed have ended: there is nothing to look into.")
     if rank is not None and rank not in broken:
         raise SessionError(
-            f"%distributed debug {rank}: there is nothing to look into. Allowed: {ranks_phrase(broken)}."
+            f"%distributed debug {rank}: there is nothing to look into. Allowed: "
+            + ", ".join(f"%distributed debug {other}" for other in sorted(broken))
         )
     _held[-1].ranks.debug(broken[0] if rank is None else rank)

@@ -176,7 +176,10 @@ class Ranks:
             for worker in self._workers:
                 with contextlib.suppress(ChannelError):
                     worker.channel.send(Debug(rank=rank))
-            self.follow(lambda state: state.settled)
+            state = self.follow(lambda state: state.settled)
+        failure = state.ranks[rank].failure
+        if failure is not None:
+            self._screen.note(f"rank {rank} has ended: {failure.summary}")
 
     @property
     def state(self) -> RunState:

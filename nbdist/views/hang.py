@@ -22,7 +22,7 @@ def standing_report(state: RunState, now_s: float) -> list[str]:
 
 
 def odd_stacks(state: RunState, *, every: bool = False) -> list[str]:
-    """Stacks of working ranks, but for the largest group, or of every one.
+    """Stacks of working ranks, but for the largest group if there is one, or of every one.
 
     Of a group that stands alike one stack is shown.
     """
@@ -41,9 +41,9 @@ def odd_ranks(state: RunState) -> list[int]:
 
 def _odd_groups(state: RunState, *, every: bool) -> Iterator[Sequence[RankState]]:
     groups = _groups(state)
-    largest = max(groups, key=lambda phrase: len(groups[phrase]), default="")
-    for phrase, ranks in groups.items():
-        common = phrase == largest and len(groups) > 1 and not every
+    sizes = sorted((len(ranks) for ranks in groups.values()), reverse=True)
+    for ranks in groups.values():
+        common = len(ranks) == sizes[0] and sizes[0] not in sizes[1:] and len(sizes) > 1 and not every
         if ranks[0].standing is not None and ranks[0].phase not in ("finished", "gone") and not common:
             yield ranks
 
@@ -58,18 +58,29 @@ def _groups(state: RunState) -> Groups:
 def _line(phrase: str, ranks: Sequence[RankState], now_s: float) -> str:
     since = [rank.standing.since_s for rank in ranks if rank.standing and rank.standing.since_s]
     text = f"{_ranks(ranks)} {phrase}" if len(ranks) == 1 else f"{_ranks(ranks)} {_plural(phrase)}"
-    return f"{text} (for {now_s - min(since):.0f} s)" if since and "finished" not in phrase else text
+    return (
+        f"{text} (for {now_s - min(since):.0f} s)"
+        if since and ranks[0].phase in ("starting", "running")
+        else text
+    )
 
 
 def _plural(phrase: str) -> str:
     verb, _, rest = phrase.partition(" ")
-    plural = {"waits": "wait", "computes": "compute", "runs": "run", "is": "are", "has": "have"}
+    plural = {
+        "waits": "wait",
+        "computes": "compute",
+        "runs": "run",
+        "is": "are",
+        "has": "have",
+        "was": "were",
+    }
     return f"{plural.get(verb, verb)} {rest}".rstrip()
 
 
 def _phrase(rank: RankState) -> str:
     if rank.phase == "finished":
-        return "has finished"
+        return {"failed": "has failed", "interrupted": "was stopped"}.get(rank.outcome or "", "has finished")
     if rank.phase == "gone":
         return "has ended"
     if rank.phase == "failing":

@@ -42,6 +42,9 @@ class Questions:
         builtins.input = self._input
         getpass.getpass = self._getpass
         sys.breakpointhook = self._breakpoint  # a kernel's belongs to a front end's debugger
+        kernel = getattr(current_shell(), "kernel", None)
+        if kernel is not None:  # whose methods the user may have bound to names before the fork
+            kernel._input_request = self._for_kernel
 
     def post_mortem(self, trace: types.TracebackType | None) -> None:
         """Open pdb at the innermost frame of a traceback."""
@@ -56,21 +59,25 @@ class Questions:
     def _getpass(self, prompt: str = "Password: ", stream: Any = None, **_: Any) -> str:
         return self._ask("getpass", prompt, secret=True)
 
+    def _for_kernel(self, prompt: str, *_: Any, password: bool = False, **__: Any) -> str:
+        return self._ask("getpass" if password else "input", prompt, secret=password)
+
     def _breakpoint(self, *_: Any, **__: Any) -> None:
         self._check("breakpoint()")
         _debugger().set_trace(sys._getframe(1))
 
-    def _check(self, call: str) -> None:
+    def _check(self, call: str, advice: str = "") -> None:
         if not self._may_ask:
             raise RuntimeError(
-                f"{call}: rank 0 alone can ask, and this is rank {self._rank}. Do it under `if rank == 0:`, "
-                "and send an answer that all need to all (torch.distributed.broadcast_object_list)."
+                f"{call}: rank 0 alone can ask, and this is rank {self._rank}. "
+                f"Do it under `if rank == 0:`{advice}."
             )
         if not self._outbox.in_owner or threading.current_thread() is not threading.main_thread():
             raise RuntimeError(f"{call}: only the main thread of a rank can ask.")
 
     def _ask(self, function: str, prompt: str, *, secret: bool) -> str:
-        self._check(f"{function}({prompt!r})" if prompt else f"{function}()")
+        call = f"{function}({prompt!r})" if prompt else f"{function}()"
+        self._check(call, ", and send the answer to all by torch.distributed.broadcast_object_list")
         self._outbox.post(Asking(prompt=prompt, secret=secret))
         reply = self._wait()
         if reply.error is not None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _UNUSED = "Expected to have finished reduction in the prior iteration"
+_WRAPPED = "'DistributedDataParallel' object has no attribute"
 _WHICH = re.compile(r"Parameter indices which did not receive grad for rank \d+: ((?:\d+ ?)+)")
 
 
@@ -46,6 +47,8 @@ def hint_for(error: BaseException, text: str) -> str:
         return f"{_size_of_shm()}Enlarge it (docker run --shm-size=8g), or use DataLoader(num_workers=0)."
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return "This process may open no more files. Ask for fewer ranks (--devices), or raise `ulimit -n`."
+    if isinstance(error, AttributeError) and _WRAPPED in text:
+        return "The model is wrapped by DistributedDataParallel; what is the model's own is under `.module`."
     if _UNUSED not in text:
         return ""
     which = _WHICH.search(text)

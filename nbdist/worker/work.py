@@ -183,7 +183,7 @@ def without_our_end(trace: types.TracebackType | None) -> types.TracebackType | 
     users = list(steps)
     while users and _is_ours(users[-1]):
         users.pop()
-    if not users or len(users) == len(steps):
+    if len(users) == len(steps):
         return steps[0] if steps else None
     made = None
     for step in reversed(users):
