@@ -28,15 +28,13 @@ data, target = torch.randn(64, 8), torch.randn(64, 1)
 TRAINING = """
 %%distributed --devices 2 --start-method {method}
 ddp, ddp_optimizer = nbdist.setup(model, optimizer)
-steps = 0
 try:
-    print("training", flush=True)
-    while steps < 200:
+    while True:
         loss = torch.nn.functional.mse_loss(ddp(data), target)
         ddp_optimizer.zero_grad()
         loss.backward()
         ddp_optimizer.step()
-        steps += 1
+        print("training", flush=True)
 finally:
     seen = digest(model, optimizer)
 """
@@ -46,22 +44,20 @@ finally:
 def test_model_and_optimizer_belong_together_whenever_a_cell_is_stopped(method: str, times: int) -> None:
     """`seen` is what rank 0 had at its end: the notebook has just that, or what it had before the cell."""
     moments = random.Random(0)
-    stopped = changed = 0
+    changed = 0
     with NotebookKernel({"CUDA_VISIBLE_DEVICES": ""}) as kernel:
         kernel.run("%load_ext nbdist").check()
         kernel.run(SETUP).check()
         for number in range(times):
             kernel.run("before = seen = digest(model, optimizer)").check()
             run = kernel.start_run(TRAINING.format(method=method))
-            if number % 4:
-                run.wait_for_text("training")
-            time.sleep(moments.uniform(0.0, 0.5))  # any moment will do
+            run.wait_for_text("training")
+            time.sleep(moments.uniform(0.0, 0.3))  # any moment will do
             kernel.interrupt()
             run.finish()
-            told = f"round {number}: {run.describe()}"
+            told = f"round {number}: {run.error}"
+            assert run.error is not None, told
+            assert run.error.ename == "KeyboardInterrupt", run.error.evalue
             assert kernel.value("digest(model, optimizer) == seen"), told
-            assert run.error is None or run.error.ename == "KeyboardInterrupt", told
-            stopped += run.error is not None
-            changed += run.error is not None and kernel.value("seen != before")
-    assert stopped >= times // 2
-    assert changed >= stopped // 2
+            changed += kernel.value("seen != before")
+    assert changed > 0

@@ -160,6 +160,16 @@ def test_surroundings_come_back_after_a_failure(kernel: NotebookKernel) -> None:
     kernel.run("os.chdir(start)").check()
 
 
+def test_a_failing_cell_leaves_gradients_switched_on(kernel: NotebookKernel) -> None:
+    """An interrupt may strike where torch was about to switch them on again."""
+    kernel.run("import torch").check()
+    kernel.run("%%distributed --devices 2\ntorch.set_grad_enabled(False)\nraise ValueError('later')")
+    assert kernel.value("torch.is_grad_enabled()") is True
+    kernel.run("%%distributed --devices 2\n_ = torch.set_grad_enabled(False)").check()
+    assert kernel.value("torch.is_grad_enabled()") is False
+    kernel.run("torch.set_grad_enabled(True)\ndel _").check()
+
+
 def test_named_outputs_alone_leave_the_surroundings_as_they_were(kernel: NotebookKernel) -> None:
     kernel.run("import os").check()
     kernel.run("%%distributed --devices 2 -o x\nos.chdir('/')\nx = os.getcwd()").check()

@@ -25,6 +25,11 @@ class _Held:
         others = [rank.rank for rank in self.ended.ranks if rank.outcome == "interrupted"]
         return [rank for rank in dict.fromkeys([*causes, *others]) if rank in self.ranks.state.alive]
 
+    @property
+    def how(self) -> str:
+        """What happened to the first of `broken`."""
+        return "failed" if self.ended.ranks[self.broken[0]].outcome == "failed" else "was stopped"
+
 
 _held: list[_Held] = []
 
@@ -36,7 +41,7 @@ def hold(ranks: Ranks, screen: Screen) -> None:
     _held.append(held)
     if held.broken:
         screen.note(
-            f"the ranks are kept: %distributed debug opens pdb where rank {held.broken[0]} failed, "
+            f"the ranks are kept: %distributed debug opens pdb where rank {held.broken[0]} {held.how}, "
             "%distributed stop ends them, and so does the next cell on ranks."
         )
 

@@ -24,6 +24,7 @@ Surroundings = Mapping[str, Any]
 """What there is, by title."""
 
 ENVIRONMENT = "the environment"
+GRAD_MODE = "torch's grad mode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,6 @@ def _torch_settings() -> dict[str, Any]:
     torch = _torch()
     return {
         "dtype": torch.get_default_dtype(),
-        "grad": torch.is_grad_enabled(),
         "matmul": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "anomaly": torch.is_anomaly_enabled(),
@@ -126,8 +126,6 @@ def _write_torch_settings(changed: Mapping[str, Any]) -> None:
     torch = _torch()
     if "dtype" in changed:
         torch.set_default_dtype(changed["dtype"])
-    if "grad" in changed:
-        torch.set_grad_enabled(changed["grad"])
     if "matmul" in changed:
         torch.set_float32_matmul_precision(changed["matmul"])
     if "deterministic" in changed or "warn_only" in changed:
@@ -205,6 +203,11 @@ _FACTS: dict[str, _Fact] = {
         module="numpy",
         read=lambda: _numpy().geterr(),
         write=lambda handling: _numpy().seterr(**handling),
+    ),
+    GRAD_MODE: _Fact(
+        module="torch",
+        read=lambda: _torch().is_grad_enabled(),
+        write=lambda enabled: _torch().set_grad_enabled(enabled),
     ),
     "torch's settings": _Fact(
         module="torch", read=_torch_settings, write=_write_torch_settings, difference=_changed_items

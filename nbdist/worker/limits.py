@@ -68,9 +68,9 @@ class Limits:
         """Which are left out, with the reason."""
         most = self._most_bytes
         if most is not None:
-            reason = f"more than --max-return {_megabytes(most)}; --output brings it"
+            reason = f"more than --max-return {_size_text(most)}; --output brings it"
             large = {
-                key: f"it has {_megabytes(size)}, {reason}"
+                key: f"it has {_size_text(size)}, {reason}"
                 for key, size in sizes.items()
                 if size > most and not self._asked(key)
             }
@@ -90,7 +90,7 @@ class Limits:
             keys = groups.pop(largest)
             size = sum(sizes[key] for key in keys)
             total -= size
-            reason = f"it needs {_megabytes(size)} of memory, and {_megabytes(room)} are free"
+            reason = f"it needs {_size_text(size)} of memory, and {_size_text(room)} are free"
             unfit |= dict.fromkeys(keys, reason)
         self.unfit |= unfit.keys()
         return unfit
@@ -100,8 +100,8 @@ def _kind(key: str) -> str:
     return key.partition(":")[0]
 
 
-def _megabytes(size_bytes: int) -> str:
-    return f"{size_bytes / _MB:,.1f} MB"
+def _size_text(size_bytes: int) -> str:
+    return f"{size_bytes / _MB:,.1f} MB" if size_bytes >= _MB // 10 else f"{size_bytes:,} bytes"
 
 
 def save(values: Mapping[str, Any], folder: str, rank: int) -> dict[str, str]:

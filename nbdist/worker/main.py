@@ -22,7 +22,7 @@ from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
 from nbdist.values.memory import open_memory
 from nbdist.values.parcel import unpack_each
-from nbdist.values.surroundings import ENVIRONMENT, Surroundings, difference, surroundings
+from nbdist.values.surroundings import ENVIRONMENT, GRAD_MODE, Surroundings, difference, surroundings
 from nbdist.values.twins import Twins
 from nbdist.worker import interrupts
 from nbdist.worker.afterfork import note_last_words
@@ -153,7 +153,11 @@ class Rank:
         if not self._outbox.in_owner:
             _end_child(done)
         self._bars.end_all()
-        self._around = difference(around, self._surroundings())
+        after = self._surroundings()
+        if done.error is not None:
+            # An interrupt may have struck where torch was about to switch gradients on again.
+            after = {title: value for title, value in after.items() if title != GRAD_MODE}
+        self._around = difference(around, after)
         self._take_back_ready_made()
         if self._assignment.device.startswith("cuda"):
             done = self._after_device(done)
