@@ -126,3 +126,31 @@ def test_a_wrong_size_says_what_is_allowed(kernel: NotebookKernel, size: str) ->
 def test_sizes_are_bytes_or_have_units(torch_kernel: NotebookKernel, size: str, large_comes: bool) -> None:
     torch_kernel.run(f"%%distributed --devices 1 --max-return {size}\nlarge = torch.ones(1_000_000)").check()
     assert torch_kernel.value("'large' in globals()") is large_comes
+
+
+def test_what_cannot_be_saved_with_others_does_not_hinder_them() -> None:
+    with NotebookKernel({"CUDA_VISIBLE_DEVICES": ""}) as kernel:
+        kernel.run("%load_ext nbdist\nimport torch").check()
+        run = kernel.run(
+            f"%%distributed --devices 2 --gather each\n{FULL}"
+            "class Shy:\n"
+            "    def __reduce_ex__(self, protocol):\n"
+            "        import torch\n"
+            "        if protocol < 5:\n"
+            "            raise TypeError('not to be saved')\n"
+            "        return torch.ones, (1_000_000,), None\n"
+            "    def __init__(self):\n"
+            "        self.data = torch.ones(1_000_000)\n"
+            "large, other = torch.arange(1_000_000.0), torch.ones(900_000)\n"
+            "each = torch.full((1_000_000,), float(rank))\n"
+            "lock = [Shy(), torch.zeros(1_000_000)]\n"
+        ).check()
+        loads = dict(
+            re.findall(
+                r"nbdist: ([\w ]+) stays behind: .*?it is saved: (torch\.load\(.*\)\['\w+'\])", run.stderr
+            )
+        )
+        assert sorted(loads) == ["each", "each of rank 1", "large", "other"], run.stderr
+        assert "it could not be saved either: not to be saved" in run.stderr
+        last = ", ".join(f"{loads[name]}[-1].item()" for name in sorted(loads))
+        assert kernel.value(f"({last})") == (0.0, 1.0, 999_999.0, 1.0)

@@ -59,8 +59,11 @@ class Interrupts:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
-        """The user is being asked in this block: an interrupt is raised, and so is `withdraw`."""
-        self._asking = True
+        """The user is being asked in this block: an interrupt is raised, and so is `withdraw`.
+
+        Off the main thread there are no signals, and nothing can end the question.
+        """
+        self._asking = threading.current_thread() is threading.main_thread()
         try:
             yield
         finally:

@@ -23,6 +23,7 @@ from nbdist.values.foreign import Refusal, call_foreign
 Surroundings = Mapping[str, Any]
 """What there is, by title."""
 
+PATH = "sys.path"
 ENVIRONMENT = "the environment"
 GRAD_MODE = "torch's grad mode"
 
@@ -130,7 +131,8 @@ def _write_torch_settings(changed: Mapping[str, Any]) -> None:
         torch.set_float32_matmul_precision(changed["matmul"])
     if "deterministic" in changed or "warn_only" in changed:
         mode = changed.get("deterministic", torch.are_deterministic_algorithms_enabled())
-        torch.use_deterministic_algorithms(mode, warn_only=bool(changed.get("warn_only")))
+        warn_only = changed.get("warn_only", torch.is_deterministic_algorithms_warn_only_enabled())
+        torch.use_deterministic_algorithms(mode, warn_only=warn_only)
     if "anomaly" in changed or "anomaly.nan" in changed:
         mode = changed.get("anomaly", torch.is_anomaly_enabled())
         torch.autograd.set_detect_anomaly(
@@ -157,8 +159,6 @@ def _write_compiler_flags(flags: int) -> None:
     if shell is not None:
         shell.compile.flags = flags
 
-
-PATH = "sys.path"
 
 _FACTS: dict[str, _Fact] = {
     PATH: _Fact(

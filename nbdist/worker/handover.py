@@ -24,18 +24,15 @@ from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.unwrapping import flat_sharded, without_fsdp
 from nbdist.values.walk import reached
-from nbdist.worker.limits import Limits, save
+from nbdist.worker.limits import Limits, is_in_place, save
 from nbdist.worker.widgets import WIDGET_MIME
 from nbdist.worker.work import SHELLS_OWN, Done, Wanted
 
 # What torch.compile keeps among the names of a compiled function's globals.
 _COMPILERS_OWN = ("__builtins_dict__", "__compiled_fn_", "__resume_at_", "__import_", "___")
-
-
 _REMOTE_BYTES = 1 << 16
 _RESULT = "the result"
 _NEW_CONTENT = " (its new content)"
-_IN_PLACE = ("object:", "memory:")
 
 
 def _is_shells(name: str) -> bool:
@@ -99,43 +96,15 @@ def finished(
         again: what is to be left out, and how the rest is to be sent.
     """
     with without_fsdp(twins.known.values()):
-        return _finished(done, twins, wanted, names, around, rank=rank, logs=logs, again=again)
-
-
-def _finished(
-    done: Done,
-    twins: Twins,
-    wanted: Wanted,
-    names: Mapping[str, Any],
-    around: Surroundings,
-    *,
-    rank: int,
-    logs: str,
-    again: SendAgain,
-) -> tuple[Finished, int]:
-    without = again.without
-    values: dict[str, Any] = {}
-    roots = {name: value for name, value in names.items() if not _is_shells(name)}
-    twins.barred = flat_sharded()
-    twins.shards.find({**roots, "the result": done.result})
-    if twins.shards.paths:
-        values["shards"] = twins.shards.pieces()
-    values |= {f"gather:{name}": names[name] for name in wanted.gather if name in names}
-    refused: dict[str, str] = {}
-    if rank == 0:
-        own, refused = _of_first_rank(twins, wanted, names, copied=again.copied)
-        values |= own
-        if wanted.output is None:
-            values = {**{f"around:{title}": value for title, value in around.items()}, **values}
-    if (rank == 0 or wanted.results) and done.result is not None:
-        values["result"] = done.result
-    chosen = {key: value for key, value in values.items() if key not in without}
-    limits = Limits(wanted.max_return, partial(_is_asked, wanted))
-    by_value = rank != 0 or wanted.by_value
-    parcel, fd, lost = pack(chosen, twins, definitions_only=by_value, admit=limits.admit)
-    unfit = {key: lost[key] for key in limits.unfit}
-    saved = _saved(unfit, done, twins, names, logs, rank) if unfit else {}
-    lost = {**(_missing(wanted, names, rank) if done.error is None else {}), **refused, **without, **lost}
+        values, refused = _values(done, twins, wanted, names, around, rank=rank, copied=again.copied)
+        chosen = {key: value for key, value in values.items() if key not in again.without}
+        limits = Limits(wanted.max_return, partial(_is_asked, wanted))
+        by_value = rank != 0 or wanted.by_value
+        parcel, fd, lost = pack(chosen, twins, definitions_only=by_value, admit=limits.admit)
+        unfit = {key: lost[key] for key in limits.unfit}
+        saved = _saved(unfit, done, twins, names, logs, rank) if unfit else {}
+    missing = _missing(wanted, names, rank) if done.error is None else {}
+    lost = {**missing, **refused, **again.without, **lost}
     unbound = tuple(twins.unbound()) if rank == 0 and wanted.output is None else ()
     data = _rich(done.result) if "result" in lost else None
     return Finished(
@@ -148,6 +117,35 @@ def _finished(
             imported=_parts_of_torch(twins.modules) if rank == 0 else (),
         ),
     ), fd
+
+
+def _values(
+    done: Done,
+    twins: Twins,
+    wanted: Wanted,
+    names: Mapping[str, Any],
+    around: Surroundings,
+    *,
+    rank: int,
+    copied: bool,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """All that is wanted of a rank, by key, and what of it cannot be sent."""
+    values: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    if rank == 0 and wanted.output is None:
+        values |= {f"around:{title}": value for title, value in around.items()}
+    roots = {name: value for name, value in names.items() if not _is_shells(name)}
+    twins.barred = flat_sharded()
+    twins.shards.find({**roots, _RESULT: done.result})
+    if twins.shards.paths:
+        values["shards"] = twins.shards.pieces()
+    values |= {f"gather:{name}": names[name] for name in wanted.gather if name in names}
+    if rank == 0:
+        own, refused = _of_first_rank(twins, wanted, names, copied=copied)
+        values |= own
+    if (rank == 0 or wanted.results) and done.result is not None:
+        values["result"] = done.result
+    return values, refused
 
 
 def _is_asked(wanted: Wanted, key: str) -> bool:
@@ -171,7 +169,7 @@ def _saved(
     reasons: dict[str, str] = {}
     changed: dict[int, str] = {}
     for key, reason in unfit.items():
-        if key.startswith(_IN_PLACE):
+        if is_in_place(key):
             changed[id(twins.known[int(key.partition(":")[2])])] = reason
         else:
             reasons[_title(key, twins)] = reason
@@ -200,7 +198,7 @@ def nothing_to_hand_over(done: Done, reason: str) -> tuple[Finished, int]:
 def _title(key: str, twins: Twins) -> str:
     """How a message names a value."""
     kind, _, name = key.partition(":")
-    if kind in ("object", "memory"):
+    if is_in_place(key):
         return f"{twins.labels[int(name)]}{_NEW_CONTENT}"
     return _RESULT if kind == "result" else name
 

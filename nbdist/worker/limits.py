@@ -14,7 +14,6 @@ import psutil
 from nbdist.values.foreign import Refusal, call_foreign
 
 _MB = 1_000_000
-_IN_PLACE = ("object", "memory")
 
 
 def free_memory_bytes() -> int:
@@ -83,7 +82,7 @@ class Limits:
         total, room = sum(sizes.values()), self._room_bytes()
         groups: dict[str, list[str]] = {}
         for key in sizes:
-            groups.setdefault("in place" if _kind(key) in _IN_PLACE else key, []).append(key)
+            groups.setdefault("in place" if is_in_place(key) else key, []).append(key)
         unfit: dict[str, str] = {}
         while total > room and groups:
             largest = max(groups, key=lambda group: sum(sizes[key] for key in groups[group]))
@@ -96,8 +95,9 @@ class Limits:
         return unfit
 
 
-def _kind(key: str) -> str:
-    return key.partition(":")[0]
+def is_in_place(key: str) -> bool:
+    """Whether a key of `worker.handover` is that of a change of the notebook's own object."""
+    return key.partition(":")[0] in ("object", "memory")
 
 
 def _size_text(size_bytes: int) -> str:
@@ -110,18 +110,24 @@ def save(values: Mapping[str, Any], folder: str, rank: int) -> dict[str, str]:
     Returns:
         For each name what a message says of it.
     """
-    path = os.path.join(folder, f"values-of-rank-{rank}.pt")
+    what = "values" if len(values) > 1 else "".join(values).replace(" ", "-")
+    path = os.path.join(folder, f"{what}-of-rank-{rank}.pt")
     saved = call_foreign(partial(_write, dict(values), path))
     if isinstance(saved, Refusal) and len(values) > 1:  # one of them cannot be: the others can
         told: dict[str, str] = {}
-        for number, (name, value) in enumerate(values.items()):
-            told |= save({name: value}, folder, rank * 1000 + number)
+        _remove(path)
+        for name, value in values.items():
+            told |= save({name: value}, folder, rank)
         return told
     if isinstance(saved, Refusal):
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        _remove(path)
         return dict.fromkeys(values, f"it could not be saved either: {saved.reason}")
     return {name: f"it is saved: torch.load({path!r}, weights_only=False)[{name!r}]" for name in values}
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):  # it may never have been made
+        os.unlink(path)
 
 
 def _write(values: dict[str, Any], path: str) -> None:

@@ -54,7 +54,6 @@ class Rank:
         self._notebooks_own: dict[str, Any] = {}
         self._still_lent: dict[str, Any] = {}
         self._questions = Questions(channel, self._outbox, assignment.rank)
-        self._failed: BaseException | None = None
         self._around: Surroundings = {}
         self._watch = Watch(twins.namespace, assignment, self._outbox)
 
@@ -134,9 +133,10 @@ class Rank:
         """Let the user look into what failed, if it was this rank; nothing is handed over."""
 
         def look() -> Done:
-            if self._failed is not None and message.rank == self._assignment.rank:
+            error = self._done.error
+            if error is not None and message.rank == self._assignment.rank:
                 self._lend_ready_made()
-                self._questions.post_mortem(users_traceback(self._failed))
+                self._questions.post_mortem(users_traceback(error))
                 self._take_back_ready_made()
             return Done()
 
@@ -145,7 +145,7 @@ class Rank:
         self._outbox.flush()
 
     def _do(self, work: Work) -> Done:
-        self._failed = None  # its frames hold memory
+        self._done = Done()  # frames of an exception hold memory
         self._lend_ready_made()
         around = self._surroundings()
         with self._watch.working():
@@ -217,7 +217,6 @@ class Rank:
 
     def _finish(self, done: Done) -> None:
         self._done = done
-        self._failed = done.error
         self._outbox.post(HandingOver())
         ctypes.CDLL(None).fflush(None)  # C libraries' text comes before the word that we are done
         self._hand_over(SendAgain())
