@@ -14,7 +14,7 @@ import re
 import tokenize
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
 
@@ -122,7 +122,7 @@ def dotted_imports(cell: Cell) -> tuple[str, ...]:
     return tuple(alias.name for node in imports for alias in node.names if "." in alias.name)
 
 
-def unknown_outputs(cell: Cell, names: Iterable[str], namespace: Mapping[str, object]) -> tuple[str, ...]:
+def unknown_outputs(cell: Cell, names: Iterable[str], namespace: Container[str]) -> tuple[str, ...]:
     """Which of *names*, asked for by ``-o`` or ``--gather``, will surely not be there when the cell ends.
 
     A name is known if the notebook has it, if it stands anywhere in the cell's text, or if the cell

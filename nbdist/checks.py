@@ -80,6 +80,12 @@ def names(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def name(value: object) -> str:
+    if not isinstance(value, str) or not value.replace("-", "_").isidentifier():
+        raise ValueError("not a name")
+    return value
+
+
 def seconds(value: object) -> float:
     try:
         seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)  # type: ignore[arg-type]

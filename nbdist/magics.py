@@ -19,11 +19,12 @@ from IPython.core.magic import (
 )
 
 from nbdist.cell import parse_cell
-from nbdist.errors import NbdistError, OptionError
+from nbdist.commands import run_command
+from nbdist.errors import NbdistError
 from nbdist.forksafety import ENVIRONMENT, can_fork, this_process
 from nbdist.help import help_text
 from nbdist.options import complete, parse_magic
-from nbdist.session import anything_held, debug, release, run_cell, shut_down, warm_up, where_ranks_stand
+from nbdist.session import anything_held, debug, release, run_cell, shut_down, stop_sessions, warm_up
 
 _NO_DEBUG = """\
 What was raised on a rank was raised in a process of its own that has ended: no frames are here to look into.
@@ -31,7 +32,6 @@ With `%%distributed --hold` the ranks of a failed cell are kept: `%debug` or `%d
 pdb where the first of them failed, `%distributed debug 1` on rank 1. `breakpoint()` under `if rank == 0:`
 opens it on the way, and `%distributed stacks` shows where ranks that are up stand.
 """
-_NO_RANKS = "No ranks are up."
 _COMPLETED = "%%distributed"
 _set_here: list[str] = []
 _watches: list[_Watch] = []
@@ -52,19 +52,7 @@ class DistributedMagics(Magics):
 
     @line_magic("distributed")  # type: ignore[arg-type]
     def distributed_line(self, line: str) -> None:
-        command, *words = line.split() or [""]
-        if command == "debug" and (not words or words[0].isdecimal()) and len(words) < 2:
-            debug(int(words[0]) if words else None)
-        elif command == "stacks" and not words:
-            print("\n".join(where_ranks_stand()) or _NO_RANKS)
-        elif command == "stop" and not words:
-            if not release():
-                print(_NO_RANKS)
-        else:
-            raise OptionError(
-                f"%distributed {line.strip()}: no such command. Allowed: stacks, debug, debug RANK, stop. "
-                "To run a cell on ranks, write %%distributed, with two percent signs, as its first line."
-            )
+        run_command(line)
 
     distributed_line.__doc__ = help_text()  # type: ignore[assignment]
 
@@ -171,6 +159,7 @@ def unload(shell: InteractiveShell) -> None:
         watch = _watches.pop()
         kernel.events.unregister("pre_run_cell", watch.before)
         kernel.events.unregister("post_run_cell", watch.after)
+    stop_sessions()
     shut_down()
     release()
     for kind in ("cell", "line"):

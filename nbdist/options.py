@@ -121,6 +121,9 @@ class Options:
     hold: bool = option(
         False, "keep the ranks after a failure, for %distributed debug, until the next cell on ranks",
         checks.true_or_false, example=True, allowed="True, False", default_help="off")
+    name: str = option(
+        "main", "which of several live sessions", checks.name, metavar="NAME", example="eval",
+        allowed="a word of letters, digits, - and _", default_help="main")
     init: bool = option(
         True, "leave init_process_group to the cell", checks.true_or_false, example=False,
         allowed="True, False", default_help="off")

@@ -25,7 +25,8 @@ ROWS = (
     {"worker"},
     {"start"},
     {"session"},
-    {"magics", "cluster", "doctor", "demo"},
+    {"commands", "cluster", "doctor", "demo"},
+    {"magics"},
     {"cli"},
     {"__main__"},  # calls cli
     {"__init__"},  # re-exports what users name; nothing in the package needs it

@@ -10,14 +10,20 @@ if sys.platform == "win32":
         launch,
         release,
         run_cell,
+        session_named,
         shut_down,
+        start_session,
+        stop_sessions,
         warm_up,
         where_ranks_stand,
     )
 else:
+    from nbdist.session.cells import run_cell
     from nbdist.session.held import anything_held, debug, release
+    from nbdist.session.once import launch
     from nbdist.session.ranks import where_ranks_stand
-    from nbdist.session.session import Session, launch, run_cell
+    from nbdist.session.session import Session
+    from nbdist.session.sessions import session_named, start_session, stop_sessions
     from nbdist.start.forkserver import shut_down, warm_up
 
 __all__ = [
@@ -27,7 +33,10 @@ __all__ = [
     "launch",
     "release",
     "run_cell",
+    "session_named",
     "shut_down",
+    "start_session",
+    "stop_sessions",
     "warm_up",
     "where_ranks_stand",
 ]

@@ -45,6 +45,25 @@ class Session:
         raise _refusal(from_keywords(**options))
 
 
+def start_session(options: Options) -> Session:
+    """Refuse to start ranks.
+
+    Raises:
+        LaunchError: always.
+    """
+    raise _refusal(options)
+
+
+def session_named(name: str) -> Session | None:  # noqa: ARG001
+    """No session is up."""
+    return None
+
+
+def stop_sessions(name: str | None = None) -> bool:  # noqa: ARG001
+    """There is nothing to end."""
+    return False
+
+
 def where_ranks_stand() -> list[str]:
     """No ranks are up."""
     return []

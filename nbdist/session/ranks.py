@@ -80,7 +80,7 @@ class Ranks:
         assignments: one per rank; `devices.resolve` chose the devices.
         options: of the run.
         screen: where text and displays go.
-        view: makes the text view of each run.
+        view: makes the text view of each run, from its ``--logs`` and the folder of its logs.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Ranks:
         assignments: Sequence[Assignment],
         options: Options,
         screen: Screen,
-        view: Callable[[str], TextView],
+        view: Callable[[str, str], TextView],
     ):
         self._options = options
         self._screen = screen
@@ -138,7 +138,7 @@ class Ranks:
                 stop_hangs=self._options.on_hang == "stop",
                 withdraw=self.interrupts.withdraw,
             )
-            self._monitor.begin(self._make_view(str(self.logs.folder)), first=True)
+            self._monitor.begin(self._view_for(self._options), first=True)
             try:
                 self._monitor.start()
             except RuntimeError as error:  # no more threads
@@ -155,23 +155,26 @@ class Ranks:
     def _end_workers(self) -> None:
         end_workers(self._workers)
 
-    def send(self, parcel: Parcel, fd: int) -> None:
-        """Give all ranks their next call."""
-        self._begin()
+    def _view_for(self, options: Options) -> TextView:
+        return self._make_view(options.logs, str(self.logs.folder))
+
+    def send(self, parcel: Parcel, fd: int, options: Options) -> None:
+        """Give all ranks their next work."""
+        self._begin(options)
         for worker in self._workers:
             with contextlib.suppress(ChannelError):  # it died; the monitor says how
                 worker.channel.send(Run(parcel=parcel), fds=[fd])
 
-    def _begin(self) -> None:
+    def _begin(self, options: Options) -> None:
         self._drop_arrived()
         self.interrupts.count = 0
         self._stopping = False
         self._plan = []
-        self._monitor.begin(self._make_view(str(self.logs.folder)), first=False)
+        self._monitor.begin(self._view_for(options), first=False)
 
     def debug(self, rank: int) -> None:
         """Let the user look into a rank whose work has failed."""
-        self._begin()
+        self._begin(self._options)
         with self.interrupts.answered():
             for worker in self._workers:
                 with contextlib.suppress(ChannelError):

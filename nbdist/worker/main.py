@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from nbdist.cell import READY_MADE_NAMES
 from nbdist.channel import Channel
@@ -36,7 +36,7 @@ from nbdist.worker.hints import hint_for, is_consequence
 from nbdist.worker.leaving import leave
 from nbdist.worker.threads import share_cores, threads_of_work
 from nbdist.worker.watch import Watch
-from nbdist.worker.work import CallWork, Done, Wanted, Work, formatted, is_good_exit, users_traceback
+from nbdist.worker.work import Done, Wanted, Work, formatted, is_good_exit, users_traceback
 
 
 class Rank:
@@ -83,7 +83,7 @@ class Rank:
             elif isinstance(message, Debug):
                 self._debug(message)
             elif isinstance(message, Run):
-                self._finish(self._do(self._unpack_call(message)))
+                self._finish(self._do(self._unpack(message)))
 
     def leave(self) -> None:
         """End as a Python process does."""
@@ -201,8 +201,10 @@ class Rank:
         for name in self._notebooks_own.keys() - namespace.keys():
             namespace[name] = self._notebooks_own[name]
 
-    def _unpack_call(self, message: Run) -> Work:
+    def _unpack(self, message: Run) -> Work:
+        """Take what the notebook has new for this rank; the work that is to be done with it."""
         fd = self._channel.take_fd()
+        values: dict[str, Any] = {}
         try:
             memory = open_memory(fd, message.parcel.size_bytes)
             for key, value in unpack_each(message.parcel, memory, self._twins):
@@ -210,10 +212,12 @@ class Rank:
                 if kind == "name":
                     self._twins.namespace[name] = value
                 else:
-                    function, args, kwargs = value
+                    values[key] = value
         finally:
             os.close(fd)
-        return CallWork(function, args, kwargs)
+        self._twins.names = dict(self._twins.namespace)
+        work, self._wanted = values["work"]
+        return cast(Work, work)
 
     def _finish(self, done: Done) -> None:
         self._done = done

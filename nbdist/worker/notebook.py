@@ -154,9 +154,14 @@ def know_cell(shell: Any, text: str) -> None:
     shell.compile.cache(shell.transform_cell(text), shell.displayhook.prompt_count, raw_code=text)
 
 
-def run_cell(text: str) -> Done:
-    """Run a cell in the rank."""
+def run_cell(text: str, number: int) -> Done:
+    """Run a cell in the rank.
+
+    Args:
+        number: the notebook's number of the cell: tracebacks name the cell by it.
+    """
     shell: Any = InteractiveShell.instance()
+    shell.execution_count = number
     hook = shell.displayhook
     tracebacks = _Tracebacks(shell, hook.outbox)
     hook.value = None

@@ -92,10 +92,12 @@ class CellWork:
     Args:
         cell: the cell below the magic's line.
         first_line: the magic's own line, which counts as the cell's first.
+        number: the notebook's number of the cell.
     """
 
     cell: Cell
     first_line: str
+    number: int
     objects: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -120,7 +122,7 @@ class CellWork:
     def run(self) -> Done:
         from nbdist.worker.notebook import run_cell
 
-        done = run_cell(self.text)
+        done = run_cell(self.text, self.number)
         return done if self.cell.has_result else replace(done, result=None)
 
 

@@ -1,0 +1,53 @@
+"""A notebook's cell, as the magic hands it over: run by ranks that are up, or by ranks of its own."""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import Any
+
+from nbdist.cell import Cell, dotted_imports, unknown_outputs
+from nbdist.errors import OptionError, RunInterrupted
+from nbdist.options import Options
+from nbdist.session.once import run_once
+from nbdist.session.sessions import session_named
+from nbdist.values.foreign import call_foreign
+from nbdist.worker.work import CellWork
+
+
+def run_cell(shell: Any, cell: Cell, first_line: str, options: Options) -> Any:
+    """Run a notebook's cell on ranks, as the magic does.
+
+    Returns:
+        The last expression's value, or None where the cell shows none.
+
+    Raises:
+        OptionError: before anything starts.
+        RankFailedError: the cell failed; rank 0's changes are in the notebook all the same.
+        KeyboardInterrupt: the run was interrupted.
+    """
+    live = session_named(options.name)
+    for option, names in (("--output", options.output or ()), ("--gather", options.gather)):
+        known = shell.user_ns.keys() if live is None else live.names | shell.user_ns.keys()
+        unknown = sorted(unknown_outputs(cell, names, known))
+        if unknown:
+            raise OptionError(
+                f"{option} {','.join(names)}: neither the notebook nor the cell has {', '.join(unknown)}. "
+                "Allowed: names of the notebook and names that the cell binds. "
+                "Correct the name, or leave it out."
+            )
+    # Before the fork: once here instead of once in each rank.
+    from nbdist.worker.notebook import know_cell
+
+    work = CellWork(cell, first_line, number=shell.displayhook.prompt_count)
+    know_cell(shell, work.text)
+    try:
+        run = partial(run_once, shell=shell, show_result=True) if live is None else live.run_work
+        result = run(work, options)
+    except RunInterrupted:
+        raise
+    except KeyboardInterrupt:
+        raise RunInterrupted("nothing was started") from None
+    for module in dotted_imports(cell):
+        call_foreign(partial(importlib.import_module, module))
+    return result if cell.has_result else None

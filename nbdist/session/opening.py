@@ -1,0 +1,76 @@
+"""What comes before ranks are up: who is on which device, torch loaded once, how they are started."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from nbdist.devices import as_local, resolve, this_machine
+from nbdist.messages import Assignment
+from nbdist.options import Options
+from nbdist.session.ranks import Ranks
+from nbdist.values.foreign import call_foreign
+from nbdist.views.screen import Screen, is_watched
+from nbdist.views.text import TextView
+
+
+def assignments_for(options: Options) -> list[Assignment]:
+    """Who is on which device."""
+    chosen = resolve(options.devices, options.accelerator, this_machine())
+    devices, visible = as_local(chosen)
+    backend = options.backend or ("nccl" if devices[0].startswith("cuda") else "gloo")
+    return [
+        Assignment(
+            rank=rank,
+            world_size=len(devices),
+            device=device,
+            backend=backend,
+            master_port=0,
+            timeout_s=options.timeout,
+            seed=options.seed,
+            strategy=options.strategy,
+            init=options.init,
+            visible_devices=visible,
+        )
+        for rank, device in enumerate(devices)
+    ]
+
+
+def namespace_of(shell: Any) -> dict[str, Any]:
+    """The notebook's global names, or those of the running program."""
+    namespace: dict[str, Any] = shell.user_ns if shell is not None else sys.modules["__main__"].__dict__
+    return namespace
+
+
+def open_ranks(assignments: list[Assignment], options: Options, shell: Any) -> Ranks:
+    """Ranks that are not started yet."""
+    view = partial(_text_view, len(assignments), not is_watched(shell))
+    return Ranks(assignments, options, Screen(shell), view)
+
+
+def _text_view(world_size: int, batch: bool, logs: Any, folder: str) -> TextView:
+    return TextView(world_size, batch=batch, logs=logs, log_dir=folder)
+
+
+_needed_parts: set[str] = set()
+
+
+def note_needed(parts: Iterable[str]) -> None:
+    """Parts of torch that ranks had to import: the next ones will have them."""
+    _needed_parts.update(parts)
+
+
+def load_torch() -> None:
+    """Import before the fork, once here instead of once in each rank, what ranks need: torch, and the
+    parts of it that earlier ranks had to import (an optimizer's first use takes more than a second)."""
+    import torch.distributed  # noqa: F401
+
+    environment = dict(os.environ)
+    while _needed_parts:
+        call_foreign(partial(importlib.import_module, _needed_parts.pop()))
+    for name in os.environ.keys() - environment.keys():  # torch notes a folder there, and will again
+        del os.environ[name]

@@ -1,0 +1,42 @@
+"""The notebook's live sessions, by name: what ``%distributed start`` and ``stop`` deal with."""
+
+from __future__ import annotations
+
+from nbdist.errors import SessionError
+from nbdist.options import Options
+from nbdist.session.session import Session
+
+_sessions: dict[str, Session] = {}
+
+
+def start_session(options: Options) -> Session:
+    """Start the session that `options.name` names.
+
+    Raises:
+        SessionError: one of that name is up.
+        LaunchError, RankFailedError: its ranks do not come up.
+    """
+    if session_named(options.name) is not None:
+        raise SessionError(
+            f"A session {options.name!r} is up. Stop it first (%distributed stop), or start another one "
+            "beside it: %distributed start --name other."
+        )
+    session = Session.of(options)
+    session.start()
+    _sessions[options.name] = session
+    return session
+
+
+def session_named(name: str) -> Session | None:
+    """The session of that name, if it is up."""
+    session = _sessions.get(name)
+    return session if session is not None and session.running else None
+
+
+def stop_sessions(name: str | None = None) -> bool:
+    """End one session, or all; whether there was any."""
+    names = [name] if name is not None else list(_sessions)
+    ended = [session for session in map(_sessions.pop, names, [None] * len(names)) if session is not None]
+    for session in ended:
+        session.stop()
+    return bool(ended)
