@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from nbdist.errors import OptionError
-from nbdist.options import parse_words
-from nbdist.session import debug, release, start_session, stop_sessions, where_ranks_stand
+from nbdist.errors import OptionError, SessionError
+from nbdist.options import Options, parse_words
+from nbdist.session import (
+    Session,
+    debug,
+    release,
+    session_named,
+    start_session,
+    stop_sessions,
+    where_ranks_stand,
+)
 
 _NO_RANKS = "No ranks are up."
 _NAME = "--name"
@@ -55,9 +63,43 @@ def _debug(words: Sequence[str]) -> None:
     debug(int(words[0]) if words else None)
 
 
+def _push(words: Sequence[str]) -> None:
+    names, options = _names("push", words)
+    _live(options.name).push(*names)
+
+
+def _pull(words: Sequence[str]) -> None:
+    names, options = _names("pull", words)
+    _live(options.name).pull(*names)
+
+
+def _names(command: str, words: Sequence[str]) -> tuple[tuple[str, ...], Options]:
+    """The names that follow a command, with commas or spaces, and the options behind them."""
+    flags = [at for at, word in enumerate(words) if word.startswith("-")]
+    end = flags[0] if flags else len(words)
+    names = [name for word in words[:end] for name in word.split(",") if name]
+    wrong = [name for name in names if not name.isidentifier()]
+    if wrong or not names:
+        what = f"{wrong[0]} is not a name" if wrong else "no name is given"
+        raise OptionError(
+            f"%distributed {' '.join([command, *words])}: {what}. "
+            f"Write, for example, %distributed {command} model"
+        )
+    return tuple(dict.fromkeys(names)), parse_words(words[end:])
+
+
+def _live(name: str) -> Session:
+    session = session_named(name)
+    if session is None:
+        raise SessionError("No live session is up. %distributed start starts one.")
+    return session
+
+
 COMMANDS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "start": _start,
     "stop": _stop,
     "stacks": _stacks,
     "debug": _debug,
+    "push": _push,
+    "pull": _pull,
 }

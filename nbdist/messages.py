@@ -53,11 +53,15 @@ class Values:
         result_data: the last expression's rich display as the rank formatted it, where its value
             stays behind.
         imported: parts of torch that the rank had to import by itself.
+        kept: names that the work bound and that live on the rank alone, with what they are.
+        newer: keys of the notebook's objects whose new content stays on the rank.
     """
 
     parcel: Parcel
     unbound: tuple[str, ...] = ()
     lost: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
+    newer: tuple[int, ...] = ()
     result_data: Mapping[str, Any] | None = None
     imported: tuple[str, ...] = ()
 
@@ -272,9 +276,22 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Next work for a live rank: a call, in a shared-memory file that travels beside it."""
+    """Next work for a live rank. Two shared-memory files travel beside it: what the notebook has new since
+    the rank saw it, and the work itself.
 
-    parcel: Parcel
+    Attributes:
+        news: what the first file holds, under the keys of `values.news`.
+        work: what the second one holds.
+        unbound: names that the notebook has deleted.
+        dropped: keys of objects that no longer exist on both sides.
+        taken: whether the kernel has taken what the rank handed over last.
+    """
+
+    news: Parcel
+    work: Parcel
+    unbound: tuple[str, ...] = ()
+    dropped: tuple[int, ...] = ()
+    taken: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

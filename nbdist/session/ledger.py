@@ -1,14 +1,65 @@
-"""What a session's ranks have seen of the notebook, and what they must be told before their next work."""
+"""What a session's ranks have seen of the notebook, and what they must be told before their next work.
+
+The notebook and the ranks each have a namespace of their own. Objects that exist on both sides are twins:
+what changes on one side is written into its twin on the other, when a cell needs it.
+"""
 
 from __future__ import annotations
 
+import os
+import pickle
+import types
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any
 
-from nbdist.messages import Parcel
-from nbdist.values.parcel import pack
-from nbdist.values.twins import Twins
-from nbdist.values.walk import reached
+from nbdist.errors import SessionError
+from nbdist.messages import Parcel, Run, Values
+from nbdist.values.kind import Buffer
+from nbdist.values.kinds import kind_of
+from nbdist.values.landing import Landed
+from nbdist.values.parcel import Echo, pack
+from nbdist.values.surroundings import RANDOM, Surroundings, difference, surroundings
+from nbdist.values.twins import Changes, Twins
+from nbdist.values.walk import Reached, reached
+from nbdist.worker.sources import sources_of
 from nbdist.worker.work import SHELLS_OWN, Wanted, Work
+
+_MISSING = object()
+_OTHER = object()
+_LARGE_BYTES = 1 << 20
+_PRUNE_BYTES = 1 << 20
+_PRUNE_OBJECTS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What is about to be sent.
+
+    Attributes:
+        message: with its two memory files.
+        names: that are bound anew.
+        written: keys of objects whose content is sent.
+        echo: objects that are new to the ranks.
+        around: the notebook's surroundings.
+        told: names, for the user: their values are on the way.
+        apart: names that both sides have changed.
+    """
+
+    message: Run
+    fds: tuple[int, int]
+    names: frozenset[str]
+    written: frozenset[int]
+    echo: Echo
+    around: Surroundings
+    told: tuple[str, ...]
+    apart: tuple[str, ...]
+
+    def close(self) -> None:
+        """Give the memory files back."""
+        for fd in self.fds:
+            os.close(fd)
 
 
 class Ledger:
@@ -16,26 +67,246 @@ class Ledger:
 
     Args:
         twins: the notebook's objects that the ranks began with.
+        names: the namespace that they began with.
+
+    Attributes:
+        kept: names that live on the ranks alone, or in a newer form, with what they are.
     """
 
-    def __init__(self, twins: Twins):
+    def __init__(self, twins: Twins, names: Mapping[str, Any]):
         self._twins = twins
+        self._seen = dict(names)
+        self._around = _surroundings()
+        self._newer: dict[int, int] = {}
+        self._rebound: set[str] = set()
+        self._dropped: set[int] = set()
+        self._taken = True
+        self.kept: dict[str, str] = {}
 
-    def pack(self, work: Work, wanted: Wanted) -> tuple[Parcel, int, dict[str, str]]:
-        """Work for the ranks, with the names that it may read and that the notebook has bound anew since
-        they saw them; as `values.parcel.pack`."""
-        values = {**self._new_names(work, wanted), "work": (work, wanted)}
-        return pack(values, self._twins, definitions_only=True)
+    def news(self, work: Work, wanted: Wanted, push: Iterable[str] = ()) -> News:
+        """What the ranks need for a piece of work.
 
-    def _new_names(self, work: Work, wanted: Wanted) -> dict[str, Any]:
-        namespace, seen = self._twins.namespace, self._twins.names
-        roots = {*work.reads, *(wanted.output or ()), *wanted.gather} - SHELLS_OWN
-        names = reached(namespace, roots, work.objects).names
-        new = {name: namespace[name] for name in names if seen.get(name, self) is not namespace[name]}
-        seen.update(new)
-        return {f"name:{name}": value for name, value in new.items()}
+        Args:
+            push: names that are sent whatever the ranks have.
 
-    def saw(self, names: list[str]) -> None:
-        """What the ranks have bound and handed over counts as seen."""
+        Raises:
+            SessionError: the work, or a name that it reads, cannot be sent; nothing was.
+        """
+        push = frozenset(push)
+        self._let_go()
+        found = self._found(work, wanted, push)
+        changes, apart = self._changes(found, push)
+        names = self._names(found, changes, push)
+        around = _surroundings()
+        values = {
+            **{f"around:{title}": value for title, value in difference(self._around, around).items()},
+            "sources": sources_of(obj for key, obj in found.objects.items() if key not in self._twins.known),
+            **{f"memory:{key}": pickle.PickleBuffer(held.view()) for key, held in changes.memory.items()},
+            **{f"object:{key}": content for key, content in changes.contents.items()},
+            **{f"name:{name}": self._twins.namespace[name] for name in sorted(names)},
+        }
+        new = {key: obj for key, obj in found.objects.items() if key not in self._twins.known}
+        echo = Echo(new, found.labels)
+        parcel, fd, lost = pack(values, self._twins, echo=echo)
+        try:
+            self._check(lost, work, names)
+            work_parcel, work_fd, work_lost = pack(
+                {"work": (work, wanted)}, self._twins, definitions_only=True
+            )
+            if work_lost:
+                os.close(work_fd)
+                raise SessionError(f"The work cannot be sent to the ranks: {work_lost['work']}")
+        except SessionError:
+            os.close(fd)
+            raise
+        written = changes.contents.keys() | changes.memory.keys()
+        labels = {self._twins.labels[key] for key in written}
+        return News(
+            message=self._message(parcel, work_parcel),
+            fds=(fd, work_fd),
+            names=frozenset(names - {key.partition(":")[2] for key in lost}),
+            written=frozenset(written),
+            echo=echo,
+            around=around,
+            told=tuple(sorted(name for name in names | labels if not self._is_module(name))),
+            apart=apart,
+        )
+
+    def _pack_work(self, work: Work, wanted: Wanted) -> tuple[Parcel, int]:
+        parcel, fd, lost = pack({"work": (work, wanted)}, self._twins, definitions_only=True)
+        if lost:
+            os.close(fd)
+            raise SessionError(f"The work cannot be sent to the ranks: {lost['work']}")
+        return parcel, fd
+
+    def _message(self, news: Parcel, work: Parcel) -> Run:
+        unbound = self._seen.keys() - self._twins.namespace.keys() - self.kept.keys()
+        return Run(
+            news=news,
+            work=work,
+            unbound=tuple(unbound),
+            dropped=tuple(self._dropped),
+            taken=self._taken,
+        )
+
+    def sent(self, news: News) -> None:
+        """It is on its way."""
         namespace = self._twins.namespace
-        self._twins.names.update({name: namespace[name] for name in names})
+        self._seen = {name: value for name, value in self._seen.items() if name not in news.message.unbound}
+        self._seen |= {name: namespace[name] for name in news.names}
+        self.kept = {name: what for name, what in self.kept.items() if name not in news.names}
+        self._forget_newer(news.written)
+        self._dropped = set()
+        self._taken = False
+        self._around = news.around
+        self._twins.renew(news.written)
+        self._twins.adopt(news.echo.packed, news.echo.labels)
+
+    def took(self, landed: Landed, values: Values | None) -> None:
+        """What rank 0 handed over is in the notebook now.
+
+        Args:
+            values: what it said of them; None where it said nothing.
+        """
+        namespace = self._twins.namespace
+        if values is None:
+            return
+        self._taken = True
+        for name in (*landed.names, *values.unbound):
+            self._drop_ranks_own(name)
+            self.kept.pop(name, None)
+        self._rebound |= self._seen.keys() & {*landed.names, *values.unbound}
+        self._seen = {name: value for name, value in self._seen.items() if name not in values.unbound}
+        self._forget_newer(landed.written)
+        self._twins.renew(landed.written)
+        self._twins.adopt(landed.twins, landed.labels, rebuilt=True)
+        self.kept |= values.kept
+        self._newer |= {
+            key: _version(self._twins.known[key]) for key in values.newer if key not in self._newer
+        }
+        self._seen |= {name: namespace.get(name, _MISSING) for name in (*landed.names, *values.kept)}
+        self._around = _surroundings()
+
+    def bound_here(self, names: Iterable[str]) -> None:
+        """Names that were bound in the notebook to a copy of what some rank has: that counts as seen."""
+        namespace = self._twins.namespace
+        self._seen |= {name: namespace[name] for name in names if name in namespace}
+
+    def _forget_newer(self, keys: AbstractSet[int]) -> None:
+        """Both sides have the same again."""
+        self._newer = {key: version for key, version in self._newer.items() if key not in keys}
+
+    def _found(self, work: Work, wanted: Wanted, push: frozenset[str]) -> Reached:
+        """What the work may reach; what the ranks have of their own leads nowhere here."""
+        roots = {*work.reads, *(wanted.output or ()), *wanted.gather, *push} - SHELLS_OWN
+        own = {name for name in self.kept if self._is_ranks_own(name)} - push
+        return reached(self._twins.namespace, roots, work.objects, without=own)
+
+    def _is_ranks_own(self, name: str) -> bool:
+        """Whether the ranks have bound it; else only its content is newer there."""
+        seen = self._seen.get(name, _MISSING)
+        return id(seen) not in self._twins.known
+
+    def _names(self, found: Reached, changes: Changes, push: frozenset[str]) -> set[str]:
+        """Names to be bound on the ranks."""
+        namespace = self._twins.namespace
+        names = {name for name in found.names if self._seen.get(name, _MISSING) is not namespace[name]}
+        ranks_own = {key for key in (*changes.contents, *changes.memory, *changes.refused) if key < 0}
+        for key in ranks_own:
+            changes.contents.pop(key, None)
+            changes.memory.pop(key, None)
+        if ranks_own:
+            objects = {id(self._twins.known[key]) for key in ranks_own}
+            names |= {name for name in found.names if objects & reached(namespace, [name]).objects.keys()}
+        for name in names:
+            self._drop_ranks_own(name)
+        return names | (push & namespace.keys())
+
+    def _changes(self, found: Reached, push: frozenset[str]) -> tuple[Changes, tuple[str, ...]]:
+        """What the notebook has changed, and names that the ranks have changed too: theirs stay."""
+        twins, namespace = self._twins, self._twins.namespace
+        pushed = reached(namespace, push).objects if push else {}
+        newer = self._newer.keys() - pushed.keys()
+        # Their memory may be large, and it is not sent in any case: no full comparison.
+        unlike = {
+            key for key in newer & found.objects.keys() if _memory_bytes(twins.known[key]) > _LARGE_BYTES
+        }
+        changes = twins.changes(found.objects.keys() - unlike)
+        for key in self._newer.keys() & pushed.keys():
+            changes.contents[key] = kind_of(twins.known[key]).portable(twins.known[key])
+            memory = kind_of(twins.known[key]).memory(twins.known[key])
+            if isinstance(memory, Buffer):
+                changes.memory[key] = memory
+        both = (changes.contents.keys() | changes.memory.keys()) & newer
+        for key in both:
+            changes.contents.pop(key, None)
+            changes.memory.pop(key, None)
+        twins.renew(both)  # said once
+        both |= {key for key in unlike if _version(twins.known[key]) != self._newer[key]}
+        self._newer |= {key: _version(twins.known[key]) for key in both}
+        apart = {twins.labels[key] for key in both}
+        for name in found.left_out & namespace.keys():
+            if self._seen.get(name, _MISSING) is not namespace[name]:
+                apart.add(name)
+                self._seen[name] = namespace[name]
+        return changes, tuple(sorted(apart))
+
+    def _check(self, lost: Mapping[str, str], work: Work, names: set[str]) -> None:
+        """What the work reads must be there; what it assigns by itself may be missing."""
+        for key, reason in lost.items():
+            kind, _, name = key.partition(":")
+            if kind == "name" and name in names and name in work.assigns:
+                continue
+            if kind in ("object", "memory"):
+                name = self._twins.labels[int(name)]
+            raise SessionError(
+                f"{name} cannot be sent to the ranks, and the cell or a function that it calls reads it: "
+                f"{reason}. Make {name} in a cell on the ranks."
+            )
+
+    def _is_module(self, name: str) -> bool:
+        return isinstance(self._twins.namespace.get(name), types.ModuleType)
+
+    def _drop_ranks_own(self, name: str) -> None:
+        """Objects that rank 0 made under a name that is bound to others now."""
+        own = {key for key, label in self._twins.labels.items() if key < 0 and label == name}
+        self._twins.drop(own)
+        self._dropped |= own
+
+    def _let_go(self) -> None:
+        """Objects that the notebook no longer has need not be known; no reference of ours keeps them."""
+        namespace = self._twins.namespace
+        rebound = {
+            name
+            for name, value in self._seen.items()
+            if value is not _OTHER and value is not _MISSING and namespace.get(name, _MISSING) is not value
+        }
+        self._seen |= dict.fromkeys(rebound, _OTHER)
+        self._rebound |= rebound
+        if not self._rebound:
+            return
+        keys = {key for key, label in self._twins.labels.items() if label in self._rebound}
+        sizes = map(_memory_bytes, map(self._twins.known.get, keys))
+        if len(keys) < _PRUNE_OBJECTS and sum(sizes) < _PRUNE_BYTES:
+            return
+        self._rebound.clear()
+        held = reached(namespace, namespace.keys() - SHELLS_OWN).objects
+        gone = {key for key in self._twins.known if id(self._twins.known[key]) not in held}
+        self._twins.drop(gone)
+        self._dropped |= gone
+        self._forget_newer(gone)
+
+
+def _version(obj: Any) -> int:
+    """A tensor's count of changes in place, which knows most of them."""
+    return int(getattr(obj, "_version", 0))
+
+
+def _memory_bytes(obj: Any) -> int:
+    memory = kind_of(obj).memory(obj)
+    return memory.size_bytes if isinstance(memory, Buffer) else 0
+
+
+def _surroundings() -> Surroundings:
+    """The notebook's; ranks that stay draw their own random numbers."""
+    return {title: value for title, value in surroundings().items() if title not in RANDOM}

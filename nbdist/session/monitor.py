@@ -252,16 +252,17 @@ class Monitor(threading.Thread):
             self._view.bars(self.state.bars, now_s)
 
     def _fold(self, rank: int, event: Event) -> None:
-        was_settled, self.state = self.state.settled, fold(self.state, rank, event)
+        state = fold(self.state, rank, event)
         if isinstance(event, (Finished, Died)) and self._view is not None:
-            self._view.bars(self.state.bars, time.monotonic())
+            self._view.bars(state.bars, time.monotonic())
             self._view.finished(rank)
-        if self.state.settled and not was_settled:
+        if state.settled and not self.state.settled:
             self._end_view()
-        if self.state.broken_off:
+        self.state = state  # what was said is in the inbox before anybody sees that all has been said
+        if state.broken_off:
             self._question = None
             self._withdraw()
-        self._inbox.put(self.state)
+        self._inbox.put(state)
 
     def _end_view(self) -> None:
         self._logs.flush()

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from nbdist.errors import ChannelError, LaunchError, ValueLost
-from nbdist.messages import Assignment, Debug, Leave, Parcel, Run, SendAgain
+from nbdist.messages import Assignment, Debug, Leave, Run, SendAgain, Values
 from nbdist.options import Options
 from nbdist.session.deaths import Coroner
 from nbdist.session.interrupts import Interrupts
@@ -158,12 +158,12 @@ class Ranks:
     def _view_for(self, options: Options) -> TextView:
         return self._make_view(options.logs, str(self.logs.folder))
 
-    def send(self, parcel: Parcel, fd: int, options: Options) -> None:
+    def send(self, message: Run, fds: Sequence[int], options: Options) -> None:
         """Give all ranks their next work."""
         self._begin(options)
         for worker in self._workers:
             with contextlib.suppress(ChannelError):  # it died; the monitor says how
-                worker.channel.send(Run(parcel=parcel), fds=[fd])
+                worker.channel.send(message, fds=fds)
 
     def _begin(self, options: Options) -> None:
         self._drop_arrived()
@@ -294,23 +294,31 @@ class Ranks:
         for rank in ranks:
             self._workers[rank].kill()
 
-    def bring_back(self) -> Landed:
-        """Write what the ranks handed over into the notebook, all of it or, on trouble, the readable rest."""
+    def bring_back(self, lead: int = 0) -> Landed:
+        """Write what the ranks handed over into the notebook, all of it or, on trouble, the readable rest.
+
+        Args:
+            lead: the rank whose names, changes and result come back.
+        """
         self._plan = []
-        # Rank 0's last: it holds what is put together of all ranks' parts.
-        ranks = [rank for rank in sorted(self._arrived, reverse=True) if rank in self.state.alive]
-        arrived = {rank: self._read(rank) for rank in ranks}
+        # The leading rank's last: it holds what is put together of all ranks' parts.
+        ranks = sorted(self._arrived, key=lambda rank: (rank == lead, -rank))
+        arrived = {rank: self._read(rank) for rank in ranks if rank in self.state.alive}
         self._twins.shards.clear()
-        first = self._arrived.get(0)
-        unbound = first.values.unbound if first else ()
+        values = self.handed_over(lead)
+        unbound = values.unbound if values else ()
         with self._users_code():
-            landed = land(arrived, unbound, self._twins, world_size=len(self._workers))
+            landed = land(arrived, unbound, self._twins, world_size=len(self._workers), lead=lead)
         landed.lost = {**self.lost(), **landed.lost}
         if self.state.ranks[0].phase == "gone" and 0 not in self._arrived and self.interrupts.count < 2:
             ended_by_us = 0 in self._ended_by_us
             reason = "it did not come out of its work and was ended" if ended_by_us else "its process ended"
             landed.lost["what rank 0 had changed"] = reason
         return landed
+
+    def handed_over(self, rank: int) -> Values | None:
+        """What a rank said of its values, if it has handed any over."""
+        return self._arrived[rank].values if rank in self._arrived else None
 
     def lost(self) -> dict[str, str]:
         """What stays on the ranks, with the reason."""

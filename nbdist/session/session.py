@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -11,17 +10,18 @@ from nbdist.errors import SessionError
 from nbdist.options import Options, from_keywords
 from nbdist.session.ending import RichValue, raise_failure, report
 from nbdist.session.held import release
-from nbdist.session.ledger import Ledger
+from nbdist.session.ledger import Ledger, News
 from nbdist.session.method import choose_method
 from nbdist.session.opening import assignments_for, load_torch, namespace_of, open_ranks
 from nbdist.session.ranks import Ranks
 from nbdist.shell import current_shell
 from nbdist.start.birth import Birth
 from nbdist.state import RunState
+from nbdist.values.landing import Landed
 from nbdist.values.twins import Twins, twins_of
 from nbdist.values.walk import reached
 from nbdist.views.screen import Screen
-from nbdist.worker.work import CallWork, Wanted, Work
+from nbdist.worker.work import SHELLS_OWN, CallWork, NoWork, Wanted, Work
 
 _MAX_RETURN_BYTES = 1 << 20
 
@@ -51,6 +51,7 @@ class Session:
     def _begin(self, options: Options) -> None:
         self._options = options
         self._shell = current_shell()
+        self._screen = Screen(self._shell)
         self._ranks: Ranks | None = None
 
     def __enter__(self) -> Session:
@@ -90,19 +91,19 @@ class Session:
             raise SessionError(
                 "This session has been started already. Call stop() first, or make another Session."
             )
-        found = reached(namespace_of(self._shell), ())
-        birth = Birth(found=found, twins=twins_of(found), work=None, wanted=Wanted())
+        namespace = namespace_of(self._shell)
         assignments = assignments_for(self._options)
+        birth = _birth(namespace, ())
         method = choose_method(self._options.start_method, birth, Screen(self._shell))
-        ranks = open_ranks(assignments, self._options, self._shell)
+        if method == "fork":  # these ranks begin with all that the notebook has
+            birth = _birth(namespace, namespace.keys() - SHELLS_OWN)
         self._twins = birth.twins
-        if method != "fork":  # these ranks begin with nothing of the notebook
-            self._twins = Twins(found.namespace, {}, {})
-            self._twins.names = {}
-        self._ledger = Ledger(self._twins)
+        self._ledger = Ledger(birth.twins, namespace if method == "fork" else {})
+        ranks = open_ranks(assignments, self._options, self._shell)
         with ranks.interrupts.answered():
             ranks.start(method, birth, with_ipython=self._shell is not None)
             self._ranks = ranks
+            self._twins.names = {}  # the ranks have them; here they would keep old values alive
             state = ranks.follow(lambda state: not any(rank.phase == "starting" for rank in state.ranks))
             self._end_if_failed(ranks, state)
 
@@ -118,14 +119,14 @@ class Session:
             SessionError: the session is not running.
             RankFailedError: the function failed on a rank; the session has ended.
         """
-        wanted = Wanted(results=True, by_value=True, output=())
         ranks = self._running()
         with ranks.interrupts.answered():
-            state = self._do(CallWork(function, args, kwargs), wanted, self._options)
+            wanted = Wanted(results=True, live=True, output=())
+            state, _ = self._do(CallWork(function, args, kwargs), wanted, self._options)
             self._end_if_failed(ranks, state)
             results = ranks.results()
             for title, reason in ranks.lost().items():
-                Screen(self._shell).note(f"{title} stays behind: {reason}")
+                self._screen.note(f"{title} stays behind: {reason}")
             return results
 
     def run_work(self, work: Work, options: Options) -> Any:
@@ -139,27 +140,75 @@ class Session:
         """
         ranks = self._running()
         most = _MAX_RETURN_BYTES if options.max_return is None else options.max_return
-        wanted = Wanted(output=options.output, gather=options.gather, max_return=most, by_value=True)
+        wanted = Wanted(output=options.output, gather=options.gather, max_return=most, live=True)
         with ranks.interrupts.answered():
-            state = self._do(work, wanted, options)
-            landed = ranks.bring_back()
+            state, landed = self._do(work, wanted, options)
             data = ranks.result_data()
-            self._ledger.saw(landed.names)
-        report(landed, ranks, Screen(self._shell))
+        report(landed, ranks, self._screen)
         self._end_if_failed(ranks, state)
         return RichValue(data) if data is not None else landed.result
 
-    def _do(self, work: Work, wanted: Wanted, options: Options) -> RunState:
-        """Send work to the ranks and follow it to its end."""
+    def push(self, *names: str) -> None:
+        """Send the notebook's values of names to all ranks, whatever they have.
+
+        Raises:
+            SessionError: a name is not there, or its value cannot be sent.
+        """
+        missing = [name for name in names if name not in namespace_of(self._shell)]
+        if missing:
+            raise SessionError(f"push {','.join(names)}: the notebook has no {', '.join(missing)}.")
+        with self._running().interrupts.answered():
+            self._do(NoWork(assigns=frozenset()), Wanted(live=True, output=()), self._options, push=names)
+
+    def pull(self, *names: str, rank: int = 0) -> None:
+        """Bring values of names from a rank into the notebook, however large they are.
+
+        Raises:
+            SessionError: a rank has no such name, or there is no such rank.
+        """
         ranks = self._running()
-        parcel, fd, lost = self._ledger.pack(work, wanted)
+        wanted = Wanted(live=True, output=names, lead=rank)
+        with ranks.interrupts.answered():
+            _, landed = self._do(NoWork(), wanted, self._options)
+        report(landed, ranks, self._screen)
+
+    def _do(
+        self, work: Work, wanted: Wanted, options: Options, push: Iterable[str] = ()
+    ) -> tuple[RunState, Landed]:
+        """Send work to the ranks, follow it to its end, and take what they hand over."""
+        ranks = self._running()
+        news = self._ledger.news(work, wanted, push)
         try:
-            if "work" in lost:
-                raise SessionError(f"{work} cannot be sent to the ranks: {lost['work']}")
-            ranks.send(parcel, fd, options)
-            return ranks.follow(lambda state: state.settled)
+            self._tell(news, quiet=bool(push) or wanted.results)
+            ranks.send(news.message, news.fds, options)
+            self._ledger.sent(news)
         finally:
-            os.close(fd)
+            news.close()
+        state = ranks.follow(lambda state: state.settled)
+        kept = dict(self._ledger.kept)
+        landed = ranks.bring_back(wanted.lead)
+        if wanted.lead == 0:
+            self._ledger.took(landed, ranks.handed_over(0))
+        else:
+            self._ledger.bound_here(landed.names)
+        self._tell_kept(kept)
+        return state, landed
+
+    def _tell(self, news: News, *, quiet: bool) -> None:
+        if news.apart:
+            names = ", ".join(news.apart)
+            self._screen.note(
+                f"{names}: changed in the notebook and on the ranks; the ranks keep theirs. "
+                f"%distributed push {','.join(news.apart)} sends the notebook's, pull brings the ranks'."
+            )
+        if news.told and not quiet:
+            self._screen.note(f"sent to the ranks: {', '.join(news.told)}")
+
+    def _tell_kept(self, before: Mapping[str, str]) -> None:
+        new = {name: what for name, what in self._ledger.kept.items() if before.get(name) != what}
+        if new:
+            names = ", ".join(f"{name} ({what})" for name, what in sorted(new.items()))
+            self._screen.note(f"on the ranks only: {names}; %distributed pull NAME brings it")
 
     def stop(self) -> None:
         """End the ranks. A session that has ended stays so."""
@@ -178,3 +227,10 @@ class Session:
         if state.broken_off or ranks.interrupted:
             self.stop()
             raise_failure(state, ranks, self._twins)
+
+
+def _birth(namespace: dict[str, Any], names: Iterable[str]) -> Birth:
+    """For ranks that begin with these names of the notebook, and wait for work."""
+    found = reached(namespace, names)
+    twins = twins_of(found) if found.names else Twins(namespace, {}, {})
+    return Birth(found=found, twins=twins, work=None, wanted=Wanted(output=(), live=True))

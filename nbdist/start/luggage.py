@@ -3,7 +3,6 @@ ranks in one shared-memory file, and the notebook's surroundings."""
 
 from __future__ import annotations
 
-import linecache
 import os
 import types
 from collections.abc import Mapping
@@ -12,13 +11,13 @@ from typing import Any
 
 from nbdist.errors import LaunchError
 from nbdist.messages import Parcel
-from nbdist.shell import current_shell
 from nbdist.start.birth import Birth
 from nbdist.values.memory import Original, open_memory
-from nbdist.values.parcel import pack, unpack_each
+from nbdist.values.parcel import LABELS, TWINS, Echo, pack, unpack_each
 from nbdist.values.surroundings import Surroundings, settle, surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.walk import Reached, is_definition, reached
+from nbdist.worker.sources import learn_sources, sources_of
 from nbdist.worker.work import Wanted, Work
 
 
@@ -50,12 +49,11 @@ def pack_luggage(birth: Birth) -> Luggage:
         names = {f"name:{name}": found.namespace[name] for name in ordered}
         values = {
             "surroundings": surroundings(),
-            "history": _history(found),
+            "sources": sources_of(found.objects.values()),
             **names,
             "work": (birth.work, birth.wanted),
-            "labels": found.labels,
         }
-        parcel, fd, failed = pack(values, _nobody(found), echo=found.objects)
+        parcel, fd, failed = pack(values, _nobody(found), echo=Echo(found.objects, found.labels))
         if not failed:
             return Luggage(parcel=parcel, fd=fd, names=tuple(sorted(found.names)), lost=lost)
         os.close(fd)
@@ -92,22 +90,6 @@ def _check(lost: Mapping[str, str], birth: Birth) -> None:
             )
 
 
-def _sources(found: Reached, shell: Any) -> dict[str, tuple[Any, int | None]]:
-    """The text of the cells that defined the functions which are sent, for tracebacks and `inspect`."""
-    codes = (obj.__code__ for obj in found.objects.values() if type(obj) is types.FunctionType)
-    files = {code.co_filename for code in codes} & linecache.cache.keys()
-    numbers = getattr(shell.compile, "_filename_map", {})  # IPython 8.1 and later
-    return {file: (linecache.cache[file], numbers.get(file)) for file in files}
-
-
-def _history(found: Reached) -> dict[str, Any]:
-    """What the notebook's IPython knows of cells that ran."""
-    shell = current_shell()
-    if shell is None:
-        return {}
-    return {"cell_number": shell.displayhook.prompt_count, "sources": _sources(found, shell)}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacked:
     """The luggage, in the worker."""
@@ -126,8 +108,8 @@ def unpack_luggage(parcel: Parcel, fd: int, namespace: dict[str, Any]) -> Unpack
         kind, _, name = key.partition(":")
         if key == "surroundings":  # first of all: the rest is imported from the notebook's path
             waiting = settle(value)
-        elif key == "history":
-            _take_history(value)
+        elif key == "sources":
+            learn_sources(value)
         elif kind == "name":
             namespace[name] = value
         else:
@@ -136,20 +118,6 @@ def unpack_luggage(parcel: Parcel, fd: int, namespace: dict[str, Any]) -> Unpack
 
     settle(waiting)
     work, wanted = values["work"]
-    labels = {key: values["labels"][key] for key in values["twins"] if key in values["labels"]}
-    twins = Twins(namespace, values["twins"], labels, told=True, original=Original(fd, memory))
+    original = Original(fd, memory)
+    twins = Twins(namespace, values[TWINS], values[LABELS], told=True, original=original)
     return Unpacked(twins=twins, work=work, wanted=wanted)
-
-
-def _take_history(history: Mapping[str, Any]) -> None:
-    shell = current_shell()
-    if shell is None or not history:
-        return
-    # IPython's versions count from different moments on: this holds for all.
-    for file, (entry, number) in history["sources"].items():
-        linecache.cache[file] = entry
-        # IPython restores what it keeps there, whenever somebody clears the cache.
-        vars(linecache).setdefault("_ipython_cache", {})[file] = entry
-        if number is not None:
-            shell.compile._filename_map[file] = number
-    shell.execution_count = history["cell_number"] + shell.execution_count - shell.displayhook.prompt_count

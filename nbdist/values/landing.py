@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from nbdist.values.foreign import Refusal, call_foreign
+from nbdist.values.parcel import LABELS, TWINS
 from nbdist.values.surroundings import write
 from nbdist.values.twins import Twins
 
@@ -21,26 +22,39 @@ class Landed:
         names: names that were bound.
         gathered: for each gathered name the values of the ranks that sent one, by rank.
         lost: what stays behind, with the reason.
+        written: keys of the notebook's objects whose new content came.
+        twins: new objects by rank 0's keys.
+        labels: by those keys the names that lead to them.
     """
 
     result: Any = None
     names: list[str] = field(default_factory=list)
     gathered: dict[str, dict[int, Any]] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+    written: set[int] = field(default_factory=set)
+    twins: dict[int, Any] = field(default_factory=dict)
+    labels: dict[int, str] = field(default_factory=dict)
 
 
 def land(
-    arrived: Mapping[int, Mapping[str, Any]], unbound: Iterable[str], twins: Twins, *, world_size: int
+    arrived: Mapping[int, Mapping[str, Any]],
+    unbound: Iterable[str],
+    twins: Twins,
+    *,
+    world_size: int,
+    lead: int = 0,
 ) -> Landed:
     """Write the values of all ranks into the notebook.
 
     Args:
         arrived: for each rank its values, under the keys of `worker.handover`.
-        unbound: names that rank 0 deleted.
+        unbound: names that the leading rank deleted.
+        lead: the rank whose names, changes and result these are.
         world_size: the length of gathered lists; a rank that sent none has None there.
     """
     landed = Landed()
-    for key, value in arrived.get(0, {}).items():
+    own = arrived.get(lead, {})
+    for key, value in own.items():
         kind, _, name = key.partition(":")
         if kind in ("object", "memory"):
             _land_object(kind, int(name), value, twins, landed)
@@ -49,9 +63,13 @@ def land(
             landed.names.append(name)
         elif kind == "result":
             landed.result = value
+        elif kind == TWINS:
+            landed.twins = value
+        elif kind == LABELS:
+            landed.labels = value
     for name in unbound:
         twins.namespace.pop(name, None)
-    _land_around(arrived.get(0, {}), landed)
+    _land_around(own, landed)
     _land_gathered(arrived, twins, landed, world_size)
     return landed
 
@@ -62,6 +80,8 @@ def _land_object(kind: str, key: int, value: Any, twins: Twins, landed: Landed) 
     done = call_foreign(partial(write, key, value))
     if isinstance(done, Refusal):
         landed.lost[f"{twins.labels[key]} (its new content)"] = done.reason
+    else:
+        landed.written.add(key)
 
 
 def _land_around(arrived: Mapping[str, Any], landed: Landed) -> None:

@@ -5,6 +5,7 @@ On Linux they are ``memfd``s, elsewhere temporary files that have been unlinked.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -82,13 +83,14 @@ class Original:
     """A memory file as it was written, beside a private mapping of it that may have been changed.
 
     Args:
-        fd: the file's; this object owns it, for as long as the process lives.
+        fd: the file's; this object owns it.
         mapping: as `open_memory` gave it.
     """
 
     def __init__(self, fd: int, mapping: memoryview):
         self._fd = fd
         self._mapping = mapping
+        weakref.finalize(self, _close, fd).atexit = False
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(mapping)) if mapping else 0
 
     def covers(self, buffer: Buffer) -> bool:
@@ -109,3 +111,8 @@ class Original:
             except OSError:  # the work has closed descriptors that are not its own
                 return False
         return True
+
+
+def _close(fd: int) -> None:
+    with contextlib.suppress(OSError):  # the work has closed descriptors that are not its own
+        os.close(fd)

@@ -22,8 +22,36 @@ from nbdist.values.twins import Twins
 from nbdist.values.walk import inside_out, without_gc
 
 _ALIGN_BYTES = 64
+TWINS, LABELS = "twins", "labels"
 _PART = "part"  # of a deep value: dealt with on the way to it
 _TOO_DEEP = "recursion"  # pickle's word for it
+
+
+class Echo:
+    """Objects among what is packed that the reader is to know by the writer's keys.
+
+    Args:
+        objects: by key.
+        labels: by key the name that leads to it.
+
+    Attributes:
+        packed: those that turned out to be parts of the values.
+    """
+
+    def __init__(self, objects: Mapping[int, Any], labels: Mapping[int, str]):
+        self.objects = objects
+        self.labels = labels
+        self.packed: dict[int, Any] = {}
+
+    def take(self, pickler: GraphPickler) -> dict[str, Any]:
+        """What tells the reader."""
+        memo: Any = pickler.memo
+        packed = memo.copy()
+        self.packed = {key: obj for key, obj in self.objects.items() if id(obj) in packed}
+        return {
+            TWINS: self.packed,
+            LABELS: {key: self.labels[key] for key in self.packed if key in self.labels},
+        }
 
 
 def pack(
@@ -31,7 +59,7 @@ def pack(
     twins: Twins,
     *,
     definitions_only: bool = False,
-    echo: Mapping[int, Any] | None = None,
+    echo: Echo | None = None,
     admit: Callable[[Mapping[str, int]], Mapping[str, str]] = lambda _: {},
 ) -> tuple[Parcel, int, dict[str, str]]:
     """Pack values into a new memory file.
@@ -40,8 +68,7 @@ def pack(
         values: by key.
         twins: objects that stand for themselves.
         definitions_only: of those, only functions and classes.
-        echo: objects by key; those that turn out to be parts of the values are listed under the key
-            ``twins``, so that the reader learns which of its objects is which.
+        echo: what the reader is to know by its keys; it comes last, under the keys `TWINS` and `LABELS`.
         admit: is told the size in bytes of each value, by key, before anything is copied; says which are
             left out, with the reason.
 
@@ -57,7 +84,7 @@ def pack(
         stream = io.BytesIO()
         pickler = GraphPickler(stream, twins, definitions_only=definitions_only)
         if echo is not None:
-            pickler.expect(echo.values())
+            pickler.expect(echo.objects.values())
         frames: list[tuple[str, int, int]] = []
         sizes: dict[str, int] = {}
         with without_gc():
@@ -65,7 +92,8 @@ def pack(
         failed = failed or dict(admit(sizes))
         if not failed:
             if echo is not None:
-                _dump_all([("twins", _packed_of(echo, pickler), False)], pickler, stream, frames, sizes)
+                told = [(key, value, False) for key, value in echo.take(pickler).items()]
+                _dump_all(told, pickler, stream, frames, sizes)
             parcel, fd = _write(stream.getbuffer(), frames, pickler.buffers)
             return parcel, fd, lost
         # A dump that failed half-way has spoilt the memo: begin again, without that value or step by step.
@@ -107,12 +135,6 @@ def _dump_all(
         out_of_band = sum(buffer.raw().nbytes for buffer in pickler.buffers[buffers:])
         sizes[key] = sizes.get(key, 0) + stream.tell() - start + out_of_band
     return {}
-
-
-def _packed_of(objects: Mapping[int, Any], pickler: GraphPickler) -> dict[int, Any]:
-    memo: Any = pickler.memo
-    packed = memo.copy()
-    return {key: obj for key, obj in objects.items() if id(obj) in packed}
 
 
 def _write(

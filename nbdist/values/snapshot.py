@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain, compress, repeat
 from typing import Any
 
@@ -26,8 +27,12 @@ class Snapshot:
     """What lists, dicts and sets held when this was made; of other objects it takes no notice."""
 
     def __init__(self, keys: Sequence[int], objects: Sequence[Any]):
-        classes = list(map(type, objects))
         self._groups: list[_Group] = []
+        self.add(keys, objects)
+
+    def add(self, keys: Sequence[int], objects: Sequence[Any]) -> None:
+        """Keep more of them, as they are now."""
+        classes = list(map(type, objects))
         for cls in {list, dict, set}.intersection(classes):
             chosen = list(map(operator.is_, classes, repeat(cls)))
             own_keys, own = list(compress(keys, chosen)), list(compress(objects, chosen))
@@ -35,6 +40,25 @@ class Snapshot:
                 _Group(cls, own_keys[at : at + _TOGETHER], own[at : at + _TOGETHER])
                 for at in range(0, len(own), _TOGETHER)
             ]
+
+    def drop(self, keys: AbstractSet[int]) -> None:
+        """Keep these no longer."""
+        groups, self._groups = self._groups, []
+        rest: dict[type, tuple[list[int], list[Any], list[list[Any]]]] = {}
+        for group in groups:
+            if keys.isdisjoint(group.keys) and len(group.keys) > _TOGETHER // 2:
+                self._groups.append(group)
+                continue
+            own_keys, objects, held = rest.setdefault(group.cls, ([], [], []))
+            for key, obj, before in group.each():
+                if key not in keys:
+                    own_keys.append(key)
+                    objects.append(obj)
+                    held.append(before)
+        for cls, (own_keys, objects, held) in rest.items():
+            for at in range(0, len(own_keys), _TOGETHER):
+                part = slice(at, at + _TOGETHER)
+                self._groups.append(_Group(cls, own_keys[part], objects[part], held[part]))
 
     def changed(self) -> Iterator[tuple[int, Any]]:
         """Those that hold something else now, or the same in another order, with their keys."""
@@ -47,24 +71,40 @@ class Snapshot:
 
 
 class _Group:
-    def __init__(self, cls: type, keys: list[int], objects: list[Any]):
-        self._class, self.keys, self._objects = cls, keys, objects
-        self._lengths = list(map(len, self._objects))
-        self._held = list(contents(cls, self._objects))
+    """Some of them, of one class.
+
+    Args:
+        held: what each held, a dict's keys before its values; None for what it holds now.
+    """
+
+    def __init__(self, cls: type, keys: list[int], objects: list[Any], held: list[list[Any]] | None = None):
+        self.cls, self.keys, self._objects = cls, keys, objects
+        if held is None:
+            self._lengths = list(map(len, self._objects))
+            self._held = list(contents(cls, self._objects))
+            return
+        share = 2 if cls is dict else 1
+        self._lengths = [len(own) // share for own in held]
+        firsts = chain.from_iterable(own[: len(own) // share] for own in held)
+        seconds = chain.from_iterable(own[len(own) // share :] for own in held)
+        self._held = [*firsts, *seconds]
+
+    def each(self) -> Iterator[tuple[int, Any, list[Any]]]:
+        """Key, object, and what it held, a dict's keys before its values."""
+        starts = [0]  # a dict's keys and its values are kept apart
+        if self.cls is dict:
+            starts.append(sum(self._lengths))
+        for key, obj, length in zip(self.keys, self._objects, self._lengths, strict=True):
+            yield key, obj, [held for at in starts for held in self._held[at : at + length]]
+            starts = [at + length for at in starts]
 
     def changed(self) -> Iterator[tuple[int, Any]]:
         if list(map(len, self._objects)) == self._lengths and all(
-            map(operator.is_, self._held, contents(self._class, self._objects))
+            map(operator.is_, self._held, contents(self.cls, self._objects))
         ):
             return
-        # A dict's keys and its values are kept apart.
-        starts = [0]
-        if self._class is dict:
-            starts.append(sum(self._lengths))
-        for key, obj, length in zip(self.keys, self._objects, self._lengths, strict=True):
-            before = [held for at in starts for held in self._held[at : at + length]]
-            starts = [at + length for at in starts]
-            now = list(contents(self._class, [obj]))
+        for key, obj, before in self.each():
+            now = list(contents(self.cls, [obj]))
             if len(now) != len(before) or not all(map(operator.is_, before, now)):
                 yield key, obj
 

@@ -26,6 +26,7 @@ Surroundings = Mapping[str, Any]
 PATH = "sys.path"
 ENVIRONMENT = "the environment"
 GRAD_MODE = "torch's grad mode"
+RANDOM = frozenset({"random's state", "numpy's random state", "torch's random state"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from nbdist.values.remote import Remote
 from nbdist.values.shards import Shards, Whole
 from nbdist.values.snapshot import PLAIN, Snapshot
 from nbdist.values.unwrapping import FLAT
-from nbdist.values.walk import Reached, is_definition, is_notebooks, reached, reached_inside, without_gc
+from nbdist.values.walk import Reached, is_definition, is_notebooks, reached_inside, without_gc
 
 _PIECE_BYTES = 1 << 20
 
@@ -66,8 +67,8 @@ class Twins:
     def __init__(
         self,
         namespace: dict[str, Any],
-        known: Mapping[int, Any],
-        labels: Mapping[int, str],
+        known: dict[int, Any],
+        labels: dict[int, str],
         *,
         told: bool = False,
         original: Original | None = None,
@@ -81,6 +82,7 @@ class Twins:
         self._before: dict[int, tuple[Kind, Content | Refusal]] = {}
         self._memory: dict[int, Buffer] = {}
         self._at: dict[Buffer, int] = {}
+        self._inside: Twins | None = None
         self.shards = Shards()
         self.stand_ins: dict[int, int] = {}
         self.barred: frozenset[int] = frozenset()
@@ -91,31 +93,111 @@ class Twins:
             objects = [known[key] for key in labels]
             for key, obj in zip(labels, objects, strict=True):
                 if type(obj) not in PLAIN:
-                    self._remember(key, obj, kinds)
+                    self._remember(key, obj, kinds, self._watch.add)
             self._plain = Snapshot(list(labels), objects)
             self.files = _files_among(objects)
-            self._inside = self._without_key() if told else None
+            if told:
+                self._note_without_key(known, original)
 
-    def _without_key(self) -> Twins:
-        """What this process was not told of, because the way in which the notebook's objects were rebuilt
-        made it anew: the label of each is the key of the object that holds it."""
-        found = reached_inside(self.namespace, self.known)
-        shared = {
-            id(obj)
-            for obj in found.objects.values()
-            if call_foreign(partial(kind_of(obj).memory, obj)) in self._at
+    def _note_without_key(self, rebuilt: Mapping[int, Any], original: Original | None) -> None:
+        """Keep what this process was not told of, because the way in which objects of the other side were
+        rebuilt made it anew: the label of each is the key of the object that holds it."""
+        found = reached_inside(self.namespace, rebuilt, self.known)
+        labels = {
+            key: label
+            for key, label in found.labels.items()
+            if call_foreign(partial(kind_of(found.objects[key]).memory, found.objects[key])) not in self._at
         }
-        labels = {key: label for key, label in found.labels.items() if key not in shared}
-        return Twins(self.namespace, found.objects, labels)
+        if self._inside is None:
+            self._inside = Twins(self.namespace, {}, {})
+            self._inside.names = {}
+        watch = partial(self._inside._watch.add_own, original=original)
+        self._inside._take(found.objects, labels, watch)
 
-    def _remember(self, key: int, obj: Any, kinds: KindCache) -> None:
+    def _remember(self, key: int, obj: Any, kinds: KindCache, watch: Callable[[Buffer], None]) -> None:
         kind = kinds[type(obj)]
         self._before[key] = (kind, call_foreign(partial(kind.content, obj)))
         memory = call_foreign(partial(kind.memory, obj))
         if isinstance(memory, Buffer):
             self._memory[key] = memory
             if self._at.setdefault(memory, key) == key:
-                self._watch.add(memory)
+                watch(memory)
+
+    def adopt(
+        self,
+        new: Mapping[int, Any],
+        labels: Mapping[int, str],
+        *,
+        told: bool = False,
+        rebuilt: bool = False,
+        original: Original | None = None,
+    ) -> None:
+        """Take further objects that exist on both sides, as they are now.
+
+        Args:
+            new: by key.
+            told: whether the keys may be others than the objects' ids; else an object whose key is another
+                is found by its key alone.
+            rebuilt: whether they were made here from what the other side sent.
+            original: of the file in which their memory came here, if it did.
+        """
+        watch = partial(self._watch.add_own, original=original)
+        if self._keys is None and told and new:
+            self._keys = {id(obj): key for key, obj in self.known.items()}  # no longer their ids
+        if self._keys is not None:
+            self._keys.update({id(obj): key for key, obj in new.items()})
+        self._take(new, labels, watch)
+        if rebuilt:
+            self._note_without_key(new, original)
+
+    def _take(
+        self, new: Mapping[int, Any], labels: Mapping[int, str], watch: Callable[[Buffer], None]
+    ) -> None:
+        kinds = KindCache()
+        self._spans = None
+        with without_gc():
+            self.known.update(new)
+            self.labels.update({key: labels[key] for key in new if key in labels})
+            chosen = [key for key in new if key in labels]
+            for key in chosen:
+                if type(new[key]) not in PLAIN:
+                    self._remember(key, new[key], kinds, watch)
+            self._plain.add(chosen, [new[key] for key in chosen])
+            self.files += _files_among([new[key] for key in chosen])
+
+    def renew(self, keys: AbstractSet[int]) -> None:
+        """What these objects hold now is what the other side has, too."""
+        known = keys & self.labels.keys()
+        new, labels = {key: self.known[key] for key in known}, {key: self.labels[key] for key in known}
+        self._forget(known)
+        self._take(new, labels, self._watch.add_own)
+        if self._inside is not None:
+            self._inside.renew({key for key, holder in self._inside.labels.items() if int(holder) in known})
+
+    def drop(self, keys: AbstractSet[int]) -> None:
+        """These objects no longer exist on both sides."""
+        known = keys & self.known.keys()
+        if self._inside is not None and known:
+            self._inside.drop({key for key, holder in self._inside.labels.items() if int(holder) in known})
+        self._forget(known)
+        for key in known:
+            obj = self.known.pop(key)
+            self.labels.pop(key, None)
+            if self._keys is not None and self._keys.get(id(obj)) == key:
+                del self._keys[id(obj)]
+        dropped = {id(obj) for obj in self.files} - {id(obj) for obj in self.known.values()}
+        self.files = [obj for obj in self.files if id(obj) not in dropped]
+
+    def _forget(self, keys: AbstractSet[int]) -> None:
+        """How they were."""
+        self._spans = None
+        self._plain.drop(keys)
+        for key in keys:
+            self._before.pop(key, None)
+            memory = self._memory.pop(key, None)
+            if memory is not None and self._at.get(memory) == key:
+                del self._at[memory]
+                self._watch.drop(memory)
 
     @property
     def ids_are_keys(self) -> bool:
@@ -137,6 +219,8 @@ class Twins:
 
         if told is None:
             return find
+        if not stand_ins and not barred:
+            return told.get
         return {id_: key for id_, key in {**told, **stand_ins}.items() if id_ not in barred}.get
 
     def key_at(self, memory: Buffer) -> int | None:
@@ -159,28 +243,27 @@ class Twins:
         """Keep track of written memory while the rank forks children of its own."""
         os.register_at_fork(before=self._watch.note_written)
 
-    def changes(self, within: Iterable[str] | None = None) -> Changes:
+    def changes(self, among: Container[int] | None = None) -> Changes:
         """What is no longer as it was.
 
         Args:
-            within: only objects that the values of these names reach now; None for all.
+            among: ids of objects of this process; no others are looked at. None for all.
         """
         self._watch.note_written()
-        reachable = None if within is None else reached(self.namespace, within).objects.keys()
         found = Changes()
         for key in self._before:
             obj = self.known[key]
             if id(obj) in self.barred:
                 if hasattr(type(obj), "named_modules"):
                     found.refused.setdefault(key, FLAT)
-            elif reachable is None or id(obj) in reachable:
+            elif among is None or id(obj) in among:
                 self._compare(key, found)
         for key, obj in self._plain.changed():
-            if id(obj) not in self.barred and (reachable is None or id(obj) in reachable):
+            if id(obj) not in self.barred and (among is None or id(obj) in among):
                 found.contents[key] = kind_of(obj).portable(obj)
         self._send_sharded(found)
         for key in self._changed_inside():
-            if reachable is None or id(self.known[key]) in reachable:
+            if among is None or id(self.known[key]) in among:
                 self._send(key, partial(kind_of(self.known[key]).portable, self.known[key]), found)
         return found
 
@@ -228,7 +311,7 @@ class Twins:
         memory = self._memory.get(key)
         if (
             memory is not None
-            and self._at[memory] == key
+            and self._at.get(memory) == key
             and self._still_has(key)
             and self._watch.changed(memory)
         ):

@@ -44,6 +44,7 @@ class Reached:
         objects: everything reached that has parts or an identity, by id.
         labels: for each id the name that led there.
         names: the names that were followed, those that functions read included.
+        left_out: names that would have been followed, had they not to lead nowhere.
     """
 
     def __init__(self, namespace: dict[str, Any], without: Iterable[str] = ()):
@@ -52,6 +53,7 @@ class Reached:
         self.objects: dict[int, Any] = {}
         self.labels: dict[int, str] = {}
         self.names: set[str] = set()
+        self.left_out: set[str] = set()
         self._read: set[str] = set()
         self._kinds = KindCache()
 
@@ -71,6 +73,7 @@ class Reached:
 
     def _follow_read(self) -> None:
         while self._read:
+            self.left_out |= self._read & self._without
             new = self._read & self.namespace.keys() - self.names - self._without
             self._read = set()
             self.names |= new
@@ -170,17 +173,19 @@ def reached(
     return found
 
 
-def reached_inside(namespace: dict[str, Any], known: Mapping[int, Any]) -> Reached:
-    """What known objects lead to that is not known itself; its label is the key of who holds it."""
+def reached_inside(
+    namespace: dict[str, Any], holders: Mapping[int, Any], known: Mapping[int, Any]
+) -> Reached:
+    """What objects lead to that is not known itself; its label is the key of who holds it."""
     found = Reached(namespace)
     found.objects = {id(obj): obj for obj in known.values()}
     with without_gc():
-        for key, obj in known.items():
+        for key, obj in holders.items():
             if type(obj) not in PLAIN:
                 for part in found.parts(obj):
                     found.follow(str(key), part)
     for obj in known.values():
-        del found.objects[id(obj)]
+        found.objects.pop(id(obj), None)  # one object may have two keys
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,15 +18,17 @@ from nbdist.messages import Finished, Parcel, SendAgain, Values
 from nbdist.shell import current_shell
 from nbdist.values.kind import Buffer
 from nbdist.values.memory import write_memory
-from nbdist.values.parcel import pack
+from nbdist.values.parcel import Echo, pack
 from nbdist.values.remote import Remote, can_be_remote
+from nbdist.values.size import described
 from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.unwrapping import flat_sharded, without_fsdp
 from nbdist.values.walk import reached
+from nbdist.worker.keeping import Kept, Offer, echo_of, keep_large_changes, keep_large_names
 from nbdist.worker.limits import Limits, is_in_place, save
 from nbdist.worker.widgets import WIDGET_MIME
-from nbdist.worker.work import SHELLS_OWN, Done, Wanted
+from nbdist.worker.work import SHELLS_OWN, Done, Wanted, Work
 
 # What torch.compile keeps among the names of a compiled function's globals.
 _COMPILERS_OWN = ("__builtins_dict__", "__compiled_fn_", "__resume_at_", "__import_", "___")
@@ -49,16 +51,26 @@ def _bound(twins: Twins, wanted: Wanted, names: Mapping[str, Any]) -> dict[str, 
     return {name: value for name, value in twins.bound().items() if not _is_shells(name)}
 
 
-def _of_first_rank(
-    twins: Twins, wanted: Wanted, names: Mapping[str, Any], *, copied: bool
+def _of_lead(
+    work: Work, twins: Twins, wanted: Wanted, names: Mapping[str, Any], kept: Kept, *, copied: bool
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What rank 0 hands over of the notebook, and what it cannot."""
-    within = None if wanted.output is None else (*wanted.output, *wanted.gather)
-    changes = twins.changes(within)
+    """What the leading rank hands over of the notebook, and what it cannot."""
+    bound = _bound(twins, wanted, names)
+    if wanted.lead != 0:  # the notebook's objects are rank 0's to change
+        return {f"name:{name}": value for name, value in bound.items()}, {}
+    among = None
+    if wanted.output is not None:
+        among = reached(twins.namespace, (*wanted.output, *wanted.gather)).objects
+    elif wanted.live:
+        among = reached(twins.namespace, work.reads, work.objects).objects
+    changes = twins.changes(among)
+    if wanted.live and wanted.max_return is not None:
+        changes = keep_large_changes(changes, twins, wanted.max_return, kept)
+        bound = keep_large_names(bound, twins, wanted.max_return, kept) if wanted.output is None else bound
     values = {
         **{f"memory:{key}": _bytes_of(memory, copied=copied) for key, memory in changes.memory.items()},
         **{f"object:{key}": content for key, content in changes.contents.items()},
-        **{f"name:{name}": value for name, value in _bound(twins, wanted, names).items()},
+        **{f"name:{name}": value for name, value in bound.items()},
     }
     return values, {f"object:{key}": reason for key, reason in changes.refused.items()}
 
@@ -71,12 +83,13 @@ def _bytes_of(memory: Buffer, *, copied: bool) -> Any:
 
 
 def _missing(wanted: Wanted, names: Mapping[str, Any], rank: int) -> dict[str, str]:
-    output = (wanted.output or ()) if rank == 0 else ()
+    output = (wanted.output or ()) if rank == wanted.lead else ()
     keys = {f"name:{name}" for name in output} | {f"gather:{name}" for name in wanted.gather}
     return {key: "this rank did not bind it" for key in keys if key.partition(":")[2] not in names}
 
 
 def finished(
+    work: Work,
     done: Done,
     twins: Twins,
     wanted: Wanted,
@@ -86,8 +99,9 @@ def finished(
     rank: int,
     logs: str,
     again: SendAgain,
-) -> tuple[Finished, int]:
-    """The message that ends a rank's work, without its failure, and its values' memory file.
+) -> tuple[Finished, int, Offer]:
+    """The message that ends a rank's work, without its failure, its values' memory file, and what both sides
+    will know once the kernel has taken them.
 
     Args:
         names: the namespace, with the ready-made names that the work did not assign.
@@ -95,19 +109,27 @@ def finished(
         logs: a folder for values that the notebook's memory cannot take.
         again: what is to be left out, and how the rest is to be sent.
     """
+    kept = Kept()
+    is_lead = rank == wanted.lead
     with without_fsdp(twins.known.values()):
-        values, refused = _values(done, twins, wanted, names, around, rank=rank, copied=again.copied)
+        values, refused = _values(
+            work, done, twins, wanted, names, around, kept, rank=rank, copied=again.copied
+        )
         chosen = {key: value for key, value in values.items() if key not in again.without}
         limits = Limits(wanted.max_return, partial(_is_asked, wanted))
-        by_value = rank != 0 or wanted.by_value
-        parcel, fd, lost = pack(chosen, twins, definitions_only=by_value, admit=limits.admit)
+        new = {key[5:]: value for key, value in chosen.items() if key.startswith("name:")}
+        echo = echo_of(new, twins) if wanted.live and rank == 0 == wanted.lead else None
+        by_value = rank != 0 or not is_lead or wanted.results
+        parcel, fd, lost = pack(chosen, twins, definitions_only=by_value, admit=limits.admit, echo=echo)
         unfit = {key: lost[key] for key in limits.unfit}
-        saved = _saved(unfit, done, twins, names, logs, rank) if unfit else {}
+        saved = _saved(unfit, done, twins, names, logs, rank) if unfit and not wanted.live else {}
     missing = _missing(wanted, names, rank) if done.error is None else {}
     lost = {**missing, **refused, **again.without, **lost}
-    unbound = tuple(twins.unbound()) if rank == 0 and wanted.output is None else ()
+    if wanted.live and wanted.output is None:
+        _keep_lost(lost, names, kept)
+    unbound = tuple(twins.unbound()) if rank == 0 == wanted.lead and wanted.output is None else ()
     data = _rich(done.result) if "result" in lost else None
-    return Finished(
+    message = Finished(
         outcome=done.outcome,
         values=Values(
             parcel=parcel,
@@ -115,16 +137,35 @@ def finished(
             lost={**{_title(key, twins): reason for key, reason in lost.items()}, **saved},
             result_data=data,
             imported=_parts_of_torch(twins.modules) if rank == 0 else (),
+            kept=kept.names,
+            newer=tuple(kept.newer),
         ),
-    ), fd
+    )
+    in_place = frozenset(int(key.partition(":")[2]) for key in chosen if is_in_place(key) and key not in lost)
+    return message, fd, Offer(echo or Echo({}, {}), in_place if rank == 0 else frozenset())
+
+
+def _keys_in(value: Any, twins: Twins) -> Iterator[int]:
+    """Keys of the notebook's objects that a value leads to."""
+    keys = map(twins.key_of, reached(twins.namespace, (), {_RESULT: value}).objects.values())
+    return (key for key in keys if key is not None)
+
+
+def _keep_lost(lost: dict[str, str], names: Mapping[str, Any], kept: Kept) -> None:
+    """What does not travel lives on in the rank of a live session: no loss."""
+    for key in [key for key in lost if key.startswith("name:")]:
+        del lost[key]
+        kept.names[key[5:]] = described(names[key[5:]])
 
 
 def _values(
+    work: Work,
     done: Done,
     twins: Twins,
     wanted: Wanted,
     names: Mapping[str, Any],
     around: Surroundings,
+    kept: Kept,
     *,
     rank: int,
     copied: bool,
@@ -132,7 +173,8 @@ def _values(
     """All that is wanted of a rank, by key, and what of it cannot be sent."""
     values: dict[str, Any] = {}
     refused: dict[str, str] = {}
-    if rank == 0 and wanted.output is None:
+    is_lead = rank == wanted.lead
+    if is_lead and wanted.output is None:
         values |= {f"around:{title}": value for title, value in around.items()}
     roots = {name: value for name, value in names.items() if not _is_shells(name)}
     twins.barred = flat_sharded()
@@ -140,11 +182,14 @@ def _values(
     if twins.shards.paths:
         values["shards"] = twins.shards.pieces()
     values |= {f"gather:{name}": names[name] for name in wanted.gather if name in names}
-    if rank == 0:
-        own, refused = _of_first_rank(twins, wanted, names, copied=copied)
+    if is_lead:
+        own, refused = _of_lead(work, twins, wanted, names, kept, copied=copied)
         values |= own
-    if (rank == 0 or wanted.results) and done.result is not None:
+    if (is_lead or wanted.results) and done.result is not None:
         values["result"] = done.result
+        if kept.newer and kept.newer & set(_keys_in(done.result, twins)):
+            refused["result"] = "its new content stays on the ranks"
+            del values["result"]
     return values, refused
 
 
@@ -189,10 +234,10 @@ def _parts_of_torch(before: frozenset[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in new if name.startswith("torch.") and name.count(".") == 1))
 
 
-def nothing_to_hand_over(done: Done, reason: str) -> tuple[Finished, int]:
+def nothing_to_hand_over(done: Done, reason: str) -> tuple[Finished, int, Offer]:
     """The message that ends a rank's work whose values cannot be handed over at all."""
     values = Values(parcel=Parcel(frames=(), buffers=(), size_bytes=0), lost={"everything": reason})
-    return Finished(outcome=done.outcome, values=values), write_memory(0, ())
+    return Finished(outcome=done.outcome, values=values), write_memory(0, ()), Offer(Echo({}, {}))
 
 
 def _title(key: str, twins: Twins) -> str:

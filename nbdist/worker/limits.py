@@ -12,8 +12,7 @@ from typing import Any
 import psutil
 
 from nbdist.values.foreign import Refusal, call_foreign
-
-_MB = 1_000_000
+from nbdist.values.size import size_text
 
 
 def free_memory_bytes() -> int:
@@ -67,9 +66,9 @@ class Limits:
         """Which are left out, with the reason."""
         most = self._most_bytes
         if most is not None:
-            reason = f"more than --max-return {_size_text(most)}; --output brings it"
+            reason = f"more than --max-return {size_text(most)}; --output brings it"
             large = {
-                key: f"it has {_size_text(size)}, {reason}"
+                key: f"it has {size_text(size)}, {reason}"
                 for key, size in sizes.items()
                 if size > most and not self._asked(key)
             }
@@ -89,7 +88,7 @@ class Limits:
             keys = groups.pop(largest)
             size = sum(sizes[key] for key in keys)
             total -= size
-            reason = f"it needs {_size_text(size)} of memory, and {_size_text(room)} are free"
+            reason = f"it needs {size_text(size)} of memory, and {size_text(room)} are free"
             unfit |= dict.fromkeys(keys, reason)
         self.unfit |= unfit.keys()
         return unfit
@@ -98,10 +97,6 @@ class Limits:
 def is_in_place(key: str) -> bool:
     """Whether a key of `worker.handover` is that of a change of the notebook's own object."""
     return key.partition(":")[0] in ("object", "memory")
-
-
-def _size_text(size_bytes: int) -> str:
-    return f"{size_bytes / _MB:,.1f} MB" if size_bytes >= _MB // 10 else f"{size_bytes:,} bytes"
 
 
 def save(values: Mapping[str, Any], folder: str, rank: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from nbdist.cell import READY_MADE_NAMES
 from nbdist.channel import Channel
@@ -21,8 +21,9 @@ from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
 from nbdist.values.memory import open_memory
-from nbdist.values.parcel import unpack_each
-from nbdist.values.surroundings import ENVIRONMENT, GRAD_MODE, Surroundings, difference, surroundings
+from nbdist.values.news import take_news
+from nbdist.values.parcel import Echo, unpack_each
+from nbdist.values.surroundings import ENVIRONMENT, GRAD_MODE, RANDOM, Surroundings, difference, surroundings
 from nbdist.values.twins import Twins
 from nbdist.worker import interrupts
 from nbdist.worker.afterfork import note_last_words
@@ -33,10 +34,12 @@ from nbdist.worker.drawn import hear_drawn_bars
 from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import finished, nothing_to_hand_over
 from nbdist.worker.hints import hint_for, is_consequence
+from nbdist.worker.keeping import Offer
 from nbdist.worker.leaving import leave
+from nbdist.worker.sources import learn_sources
 from nbdist.worker.threads import share_cores, threads_of_work
 from nbdist.worker.watch import Watch
-from nbdist.worker.work import Done, Wanted, Work, formatted, is_good_exit, users_traceback
+from nbdist.worker.work import Done, NoWork, Wanted, Work, formatted, is_good_exit, users_traceback
 
 
 class Rank:
@@ -51,6 +54,8 @@ class Rank:
         self._bars = Bars(self._outbox)
         self._group = Group(assignment)
         self._done = Done()
+        self._work: Work = NoWork()
+        self._offer = Offer(Echo({}, {}))
         self._notebooks_own: dict[str, Any] = {}
         self._still_lent: dict[str, Any] = {}
         self._questions = Questions(channel, self._outbox, assignment.rank)
@@ -83,7 +88,7 @@ class Rank:
             elif isinstance(message, Debug):
                 self._debug(message)
             elif isinstance(message, Run):
-                self._finish(self._do(self._unpack(message)))
+                self._take(message)
 
     def leave(self) -> None:
         """End as a Python process does."""
@@ -146,6 +151,7 @@ class Rank:
 
     def _do(self, work: Work) -> Done:
         self._done = Done()  # frames of an exception hold memory
+        self._work = work
         self._lend_ready_made()
         around = self._surroundings()
         with self._watch.working():
@@ -176,9 +182,11 @@ class Rank:
 
     def _surroundings(self) -> Surroundings:
         """The notebook's, as far as they come back: from rank 0, and nothing of the run's own."""
-        if self._assignment.rank != 0 or self._wanted.by_value:
+        if self._assignment.rank != self._wanted.lead or self._wanted.results:
             return {}
         around = surroundings()
+        if self._wanted.live:  # ranks that stay draw their own random numbers
+            around = {title: value for title, value in around.items() if title not in RANDOM}
         own = environment(self._assignment)
         kept = {name: value for name, value in around[ENVIRONMENT].items() if name not in own}
         return {**around, ENVIRONMENT: kept}
@@ -201,23 +209,30 @@ class Rank:
         for name in self._notebooks_own.keys() - namespace.keys():
             namespace[name] = self._notebooks_own[name]
 
-    def _unpack(self, message: Run) -> Work:
-        """Take what the notebook has new for this rank; the work that is to be done with it."""
-        fd = self._channel.take_fd()
-        values: dict[str, Any] = {}
-        try:
-            memory = open_memory(fd, message.parcel.size_bytes)
-            for key, value in unpack_each(message.parcel, memory, self._twins):
-                kind, _, name = key.partition(":")
-                if kind == "name":
-                    self._twins.namespace[name] = value
-                else:
-                    values[key] = value
-        finally:
-            os.close(fd)
+    def _take(self, message: Run) -> None:
+        """Take what the notebook has new for this rank, and do the work."""
+        news_fd, work_fd = self._channel.take_fd(), self._channel.take_fd()
+        if message.taken:
+            self._offer.taken(self._twins)
+        self._offer = Offer(Echo({}, {}))
+        self._wanted = Wanted(output=())
+        work: list[Work] = []
+
+        def unpack() -> Done:
+            rest = take_news(message, news_fd, self._twins)
+            learn_sources(rest.get("sources", {}))
+            memory = open_memory(work_fd, message.work.size_bytes)
+            ((_, (own, self._wanted)),) = unpack_each(message.work, memory, self._twins)
+            work.append(own)
+            return Done()
+
+        done = self._attempt(unpack)
+        os.close(work_fd)
         self._twins.names = dict(self._twins.namespace)
-        work, self._wanted = values["work"]
-        return cast(Work, work)
+        if done.error is None:
+            self._finish(self._do(work[0]))
+        else:
+            self._finish(done)
 
     def _finish(self, done: Done) -> None:
         self._done = done
@@ -229,12 +244,12 @@ class Rank:
         """Say how the work ended, with the values that are wanted from this rank."""
         rank = self._assignment.rank
         names = {**self._twins.namespace, **self._still_lent}
-        said = (self._done, self._twins, self._wanted, names, self._around)
+        said = (self._work, self._done, self._twins, self._wanted, names, self._around)
         build = partial(finished, *said, rank=rank, logs=self._assignment.logs, again=again)
         built = call_foreign(build)
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)
-        message, fd = built
+        message, fd, self._offer = built
         message = replace(message, threads=bool(threads_of_work()))
         if message.outcome == "interrupted" and not interrupts.came():
             message = replace(message, outcome="failed")  # an interrupt that nobody sent is the cell's own

@@ -52,18 +52,33 @@ class Wanted:
     """Which values come back to the kernel.
 
     Attributes:
-        output: from rank 0 exactly these names; None for all that it bound or changed.
+        output: from rank 0 exactly these names, changes of the notebook's objects that they lead to
+            included; None for all that it bound or changed.
         gather: names that every rank hands over.
         max_return: bytes of the largest new value that rank 0 hands over unasked; None for no bound.
         results: whether every rank hands over its result, or only rank 0.
-        by_value: whether data of the notebook travels as copies; else it stands for itself.
+        live: whether the rank lives on, and with it what it does not hand over.
+        lead: the rank whose names, changes and result come back, where that is not rank 0.
     """
 
     output: tuple[str, ...] | None = None
     gather: tuple[str, ...] = ()
     max_return: int | None = None
     results: bool = False
-    by_value: bool = False
+    live: bool = False
+    lead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NoWork:
+    """Nothing is to be done: values are asked for, or sent."""
+
+    reads: frozenset[str] = frozenset()
+    assigns: frozenset[str] = frozenset()
+    objects: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self) -> Done:
+        return Done()
 
 
 class Work(Protocol):

@@ -1,0 +1,54 @@
+"""What a live rank is told of the notebook before its next work.
+
+Keys: ``around:TITLE`` is written into the rank's surroundings, ``sources`` are texts of cells,
+``object:KEY`` and ``memory:KEY`` are written into the rank's own twin of an object of the notebook,
+``name:x`` is bound to ``x``; objects that are new here become twins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbdist.messages import Run
+from nbdist.values.memory import Original, open_memory
+from nbdist.values.parcel import LABELS, TWINS, unpack_each
+from nbdist.values.surroundings import write
+from nbdist.values.twins import Twins
+
+
+def take_news(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
+    """Write what the notebook has new into this rank.
+
+    Args:
+        fd: of the news' memory file; this takes it over.
+
+    Returns:
+        What is not for the namespace, by key.
+
+    Raises:
+        ValueLost: a value cannot be rebuilt here.
+    """
+    rest: dict[str, Any] = {}
+    written: set[int] = set()
+    twins.drop(set(message.dropped))
+    for name in message.unbound:
+        twins.namespace.pop(name, None)
+    memory = open_memory(fd, message.news.size_bytes)
+    original = Original(fd, memory)
+    for key, value in unpack_each(message.news, memory, twins):
+        kind, _, name = key.partition(":")
+        if kind == "around":
+            write(name, value)
+        elif kind == "name":
+            twins.namespace[name] = value
+        elif kind in ("object", "memory"):
+            land = twins.land if kind == "object" else twins.land_memory
+            land(int(name), value)
+            written.add(int(name))
+        else:
+            rest[key] = value
+    twins.renew(written)
+    new = rest.get(TWINS, {})
+    if new:
+        twins.adopt(new, rest[LABELS], told=True, rebuilt=True, original=original)
+    return rest

@@ -1,0 +1,103 @@
+"""What lives on in a rank of a live session, because it is large or does not travel."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbdist.values.parcel import Echo
+from nbdist.values.size import described, size_of, size_text
+from nbdist.values.twins import Changes, Twins
+from nbdist.values.walk import reached
+
+
+@dataclass(slots=True, kw_only=True)
+class Kept:
+    """What stays.
+
+    Attributes:
+        names: bound names, with what they are.
+        newer: keys of the notebook's objects whose changes stay.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    newer: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a rank has handed over: once the kernel has taken it, both sides know it.
+
+    Attributes:
+        echo: objects that are new to the notebook.
+        in_place: keys of its own that were changed.
+    """
+
+    echo: Echo
+    in_place: frozenset[int] = frozenset()
+
+    def taken(self, twins: Twins) -> None:
+        """The kernel has taken it."""
+        twins.renew(self.in_place)
+        twins.adopt(self.echo.packed, self.echo.labels, told=True)
+
+
+def keep_large_names(bound: dict[str, Any], twins: Twins, most_bytes: int, kept: Kept) -> dict[str, Any]:
+    """The names that go, and those that stay."""
+    going = {}
+    find = twins.finder()
+    for name, value in bound.items():
+        if size_of(value, most_bytes, find) > most_bytes:
+            kept.names[name] = described(value)
+        else:
+            going[name] = value
+    return going
+
+
+def keep_large_changes(changes: Changes, twins: Twins, most_bytes: int, kept: Kept) -> Changes:
+    """The changes that go, and those that stay; what belongs together, a model and its optimizer, goes or
+    stays together."""
+    changed = changes.contents.keys() | changes.memory.keys()
+    find = twins.finder()
+    for labels, keys in _together(changed, twins):
+        size = sum(changes.memory[key].size_bytes for key in keys & changes.memory.keys())
+        size += sum(
+            size_of(changes.contents[key], most_bytes, find) for key in keys & changes.contents.keys()
+        )
+        if size > most_bytes:
+            kept.newer |= keys
+            kept.names |= dict.fromkeys(labels, f"its new content, {size_text(size)}")
+    return Changes(
+        {key: content for key, content in changes.contents.items() if key not in kept.newer},
+        {key: memory for key, memory in changes.memory.items() if key not in kept.newer},
+        changes.refused,
+    )
+
+
+def _together(changed: Collection[int], twins: Twins) -> list[tuple[set[str], set[int]]]:
+    """Changed objects by the names that lead to them; names with an object in common are one group."""
+    groups: list[tuple[set[str], set[int]]] = []
+    for label in {twins.labels[key] for key in changed}:
+        objects = reached(twins.namespace, [label]).objects
+        keys = {key for key in changed if twins.labels[key] == label or id(twins.known[key]) in objects}
+        names = {label}
+        apart = []
+        for group in groups:
+            if keys.isdisjoint(group[1]):
+                apart.append(group)
+            else:
+                names |= group[0]
+                keys |= group[1]
+        groups = [*apart, (names, keys)]
+    return groups
+
+
+def echo_of(names: Mapping[str, Any], twins: Twins) -> Echo:
+    """What is new to the notebook in the values of names."""
+    found = reached(twins.namespace, names)
+    new = {key: obj for key, obj in found.objects.items() if twins.key_of(obj) is None}
+    return Echo(
+        {-key: obj for key, obj in new.items()},
+        {-key: found.labels[key] for key in new if key in found.labels},
+    )

@@ -1,0 +1,203 @@
+"""Live sessions: what the notebook changed is sent first, what the ranks changed comes back or stays."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from notebook_kernel import NotebookKernel
+
+SETUP = """
+import torch
+cfg = {"lr": 0.1, "sizes": [1, 2]}
+losses = []
+alias = losses
+small = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(small.parameters(), lr=0.1)
+large = torch.nn.Linear(800, 800)
+
+def rate():
+    return cfg["lr"]
+"""
+
+
+@pytest.fixture(params=["fork", "forkserver"])
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def live(kernel: NotebookKernel, method: str) -> NotebookKernel:
+    """A kernel with a live session of two ranks, started after `SETUP`."""
+    kernel.run(SETUP).check()
+    kernel.run(f"%distributed start --devices 2 --start-method {method}", timeout_s=60).check()
+    yield kernel
+    kernel.run("%distributed stop").check()
+    kernel.run("%reload_ext nbdist").check()  # ends the fork server
+    assert kernel.processes() == {}
+
+
+def said(run, about: str) -> str:
+    """The line of nbdist's that begins so."""
+    found = re.findall(rf"^nbdist: {about}(.*)$", run.stderr, re.MULTILINE)
+    return found[0] if found else ""
+
+
+def test_names_bound_anew_and_changed_in_place_are_sent_first(live: NotebookKernel) -> None:
+    live.run("%%distributed\nrate(), cfg['sizes']").check()
+    first = live.run("cfg['lr'] = 0.5\nnew = torch.arange(3)").check()
+    assert first.stderr == ""
+    run = live.run("%%distributed\nprint(rate(), cfg, new.tolist())").check()
+    assert run.stdout == "0.5 {'lr': 0.5, 'sizes': [1, 2]} [0, 1, 2]\n"
+    assert said(run, "sent to the ranks: ") == "cfg, new"
+    again = live.run("%%distributed\nprint(rate(), cfg, new.tolist())").check()
+    assert again.stdout == run.stdout
+    assert again.stderr == ""
+
+
+def test_a_function_that_is_defined_again_is_sent(live: NotebookKernel) -> None:
+    live.run("%%distributed\nrate()").check()
+    live.run("def rate():\n    return -cfg['lr']").check()
+    run = live.run("%%distributed\nprint(rate())").check()
+    assert run.stdout == "-0.1\n"
+    assert said(run, "sent to the ranks: ") == "rate"
+
+
+def test_what_the_ranks_change_of_the_notebook_is_changed_in_place(live: NotebookKernel) -> None:
+    live.run("weight, before = small.weight, small.weight.detach().clone()").check()
+    live.run(
+        """
+        %%distributed
+        losses.append(cfg["lr"] + rank)
+        cfg["sizes"].append(3)
+        loss = small(torch.ones(1, 4)).sum()
+        loss.backward()
+        optimizer.step()
+        """
+    ).check()
+    assert live.value("(losses, alias is losses, cfg['sizes'])") == ([0.1], True, [1, 2, 3])
+    assert live.value("small.weight is weight and optimizer.param_groups[0]['params'][0] is weight") is True
+    assert live.value("torch.allclose(weight, before - 0.1)") is True
+    run = live.run("%%distributed\nprint(losses)").check()
+    assert run.stdout == "[0] [0.1]\n[1] [1.1]\n"  # what came back counts as seen
+    assert run.stderr == ""
+
+
+def test_what_came_back_and_was_changed_here_is_sent_back(live: NotebookKernel) -> None:
+    live.run("%%distributed\nstate = {'n': rank}\nother = [state]").check()
+    live.run("mine, held = state, other").check()
+    live.run("%%distributed\nstate['n'] += 10").check()
+    assert live.value("(state, mine is state, held[0] is state)") == ({"n": 10}, True, True)
+    live.run("state['n'] = 7").check()
+    run = live.run("%%distributed\nprint(state)\nstate['n'] += rank").check()
+    assert run.stdout == "{'n': 7}\n"
+    assert said(run, "sent to the ranks: ") == "state"
+    run = live.run("%%distributed\nprint(state)").check()
+    assert run.stdout == "[0] {'n': 7}\n[1] {'n': 8}\n"
+
+
+def test_large_values_stay_until_they_are_pulled(live: NotebookKernel) -> None:
+    run = live.run("%%distributed\ndata = torch.full((500_000,), float(rank))\ncount = 3").check()
+    assert said(run, "on the ranks only: ") == ("data (Tensor, 2.0 MB); %distributed pull NAME brings it")
+    assert live.value("('data' in globals(), count)") == (False, 3)
+    run = live.run("%%distributed\ndata.sum().item()").check()
+    assert (run.result, run.stderr) == ({"text/plain": "0.0"}, "")
+    live.run("%distributed pull data").check()
+    assert live.value("(data.shape[0], data.sum().item())") == (500_000, 0.0)
+    live.run("data += 1").check()
+    run = live.run("%%distributed\nprint(data[0].item())").check()
+    assert run.stdout == "1.0\n"
+    assert said(run, "sent to the ranks: ") == "data"
+
+
+def test_a_large_model_changed_on_the_ranks_stays_whole_there_until_it_is_pulled(
+    live: NotebookKernel,
+) -> None:
+    live.run("weight, before = large.weight, large.weight.detach().clone()").check()
+    cell = (
+        "%%distributed\nwith torch.no_grad():\n    large.weight += 1\n    large.bias += 1\nlosses.append(1)"
+    )
+    run = live.run(cell).check()
+    assert said(run, "on the ranks only: ").startswith("large (its new content, 2.6 MB)")
+    assert live.value("(torch.equal(large.weight, before), losses)") == (True, [1])
+    assert live.run(cell).check().stderr == ""  # said once
+    run = live.run("%%distributed\n(large.weight.mean() > 1.5).item()").check()
+    assert run.result == {"text/plain": "True"}
+    live.run("%distributed pull large").check()
+    assert live.value("torch.allclose(large.weight, before + 2) and large.weight is weight") is True
+    live.run("with torch.no_grad(): large.weight.zero_()").check()
+    run = live.run("%%distributed\nprint(large.weight.abs().sum().item())").check()
+    assert run.stdout == "0.0\n"
+    assert said(run, "sent to the ranks: ") == "large"
+
+
+def test_what_both_sides_changed_is_reported_once_and_push_decides(live: NotebookKernel) -> None:
+    live.run("%%distributed\nwith torch.no_grad():\n    large.weight.fill_(1)").check()
+    live.run("with torch.no_grad():\n    large.weight.fill_(2)\n    large.bias.fill_(2)").check()
+    cell = "%%distributed\nprint(large.weight.mean().item())"
+    run = live.run(cell).check()
+    assert run.stdout == "1.0\n"
+    assert said(run, "large: changed in the notebook and on the ranks; the ranks keep theirs")
+    again = live.run(cell).check()
+    assert (again.stdout, again.stderr) == ("1.0\n", "")
+    live.run("%distributed push large").check()
+    run = live.run(cell).check()
+    assert (run.stdout, run.stderr) == ("2.0\n", "")
+
+
+def test_a_name_that_both_sides_bound(live: NotebookKernel) -> None:
+    live.run("%%distributed\ndata = torch.ones(500_000)").check()
+    live.run("data = 'mine'").check()
+    cell = "%%distributed\nprint(len(data))"
+    run = live.run(cell).check()
+    assert run.stdout == "500000\n"
+    assert said(run, "data: changed in the notebook and on the ranks")
+    assert live.run(cell).check().stderr == ""
+    live.run("%distributed push data").check()
+    assert live.run(cell).check().stdout == "4\n"
+
+
+def test_names_that_are_deleted(live: NotebookKernel) -> None:
+    live.run("%%distributed\nmade = 1\nlosses").check()
+    live.run("del losses").check()
+    run = live.run("%%distributed\n'losses' in globals()").check()
+    assert run.result == {"text/plain": "False"}
+    live.run("%%distributed\ndel made").check()
+    assert live.value("'made' in globals()") is False
+
+
+def test_what_cannot_be_sent_is_named_and_the_session_lives_on(live: NotebookKernel) -> None:
+    live.run("import threading\nlock = threading.Lock()").check()
+    run = live.run("%%distributed\nlock.acquire()")
+    assert run.error is not None
+    assert run.error.ename == "SessionError"
+    assert "lock cannot be sent to the ranks" in run.error.evalue
+    assert live.run("%%distributed\nprint(rate())").check().stdout == "0.1\n"
+
+
+def test_what_cannot_travel_lives_on_the_ranks(live: NotebookKernel) -> None:
+    run = live.run("%%distributed\nimport threading\nlock = threading.Lock()").check()
+    assert said(run, "on the ranks only: ").startswith("lock (lock, ")
+    assert live.run("%%distributed\nlock.acquire()").check().result == {"text/plain": "True"}
+
+
+def test_surroundings_follow(live: NotebookKernel) -> None:
+    live.run(
+        "import os\nos.environ['MINE'] = 'x'\nos.makedirs('below', exist_ok=True)\nos.chdir('below')"
+    ).check()
+    run = live.run(
+        "%%distributed\nimport os\nprint(os.environ['MINE'], os.path.basename(os.getcwd()))"
+    ).check()
+    assert run.stdout == "x below\n"
+    live.run("%%distributed\nos.chdir('..')\ndel os.environ['MINE']").check()
+    assert live.value("(os.path.basename(os.getcwd()) != 'below', 'MINE' in os.environ)") == (True, False)
+
+
+def test_values_that_are_replaced_again_and_again_are_given_back(live: NotebookKernel) -> None:
+    live.run("import gc, weakref\nwatched = []").check()
+    for _ in range(3):
+        live.run("data = torch.ones(1_000_000)\nwatched.append(weakref.ref(data))").check()
+        assert live.run("%%distributed\nprint(data.sum().item())").check().stdout == "1000000.0\n"
+    live.run("data = None").check()
+    live.run("%%distributed\nprint(data)").check()
+    assert live.value("(gc.collect(), [seen() is None for seen in watched])[1]") == [True] * 3
