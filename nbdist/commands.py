@@ -65,12 +65,12 @@ def _debug(words: Sequence[str]) -> None:
 
 def _push(words: Sequence[str]) -> None:
     names, options = _names("push", words)
-    _live(options.name).push(*names)
+    _live(options.name).send_names(*names)
 
 
 def _pull(words: Sequence[str]) -> None:
     names, options = _names("pull", words)
-    _live(options.name).pull(*names)
+    _live(options.name).bring_names(*names)
 
 
 def _names(command: str, words: Sequence[str]) -> tuple[tuple[str, ...], Options]:

@@ -201,3 +201,32 @@ def test_values_that_are_replaced_again_and_again_are_given_back(live: NotebookK
     live.run("data = None").check()
     live.run("%%distributed\nprint(data)").check()
     assert live.value("(gc.collect(), [seen() is None for seen in watched])[1]") == [True] * 3
+
+
+def test_a_session_in_python(kernel: NotebookKernel) -> None:
+    kernel.run(f"import nbdist\n{SETUP}").check()
+    kernel.run(
+        """
+        with nbdist.Session(devices=2) as session:
+            shown = session.run_cell("losses.append(rank)\\nbig = torch.full((300_000,), rank)\\nlen(losses)")
+            nothing = session.run_cell("x = 1;")
+            session.push(rate=lambda: 5, extra=[1])
+            calls = session.run(lambda: (rate(), extra))
+            here = rate(), "extra" in globals()
+            big_sum = session.pull("big", rank=1).sum().item()
+            one, two = session.pull("x", "extra")
+            errors = []
+            for call in (lambda: session.pull("absent"), lambda: session.pull("x", rank=5)):
+                try:
+                    call()
+                except nbdist.SessionError as error:
+                    errors.append(str(error))
+        """
+    ).check()
+    assert kernel.value("(shown, nothing, losses, x, 'big' in globals())") == (1, None, [0], 1, False)
+    assert kernel.value("(calls, here)") == ([(5, [1])] * 2, (0.1, False))
+    assert kernel.value("(big_sum, one, two)") == (300_000.0, 1, [1])
+    assert kernel.value("errors") == [
+        "pull('absent'): rank 0 lacks absent.",
+        "pull(rank=5): there are ranks 0 to 1.",
+    ]

@@ -20,6 +20,7 @@ from nbdist.values.kind import Buffer
 from nbdist.values.kinds import kind_of
 from nbdist.values.landing import Landed
 from nbdist.values.parcel import Echo, pack
+from nbdist.values.size import described
 from nbdist.values.surroundings import RANDOM, Surroundings, difference, surroundings
 from nbdist.values.twins import Changes, Twins
 from nbdist.values.walk import Reached, reached
@@ -191,6 +192,14 @@ class Ledger:
         """Names that were bound in the notebook to a copy of what some rank has: that counts as seen."""
         namespace = self._twins.namespace
         self._seen |= {name: namespace[name] for name in names if name in namespace}
+
+    def bound_there(self, values: Mapping[str, Any]) -> None:
+        """Names that were bound on the ranks alone."""
+        namespace = self._twins.namespace
+        for name, value in values.items():
+            self._seen[name] = namespace.get(name, _MISSING)
+            if self._seen[name] is not value:
+                self.kept[name] = described(value)
 
     def _forget_newer(self, keys: AbstractSet[int]) -> None:
         """Both sides have the same again."""

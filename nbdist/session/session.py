@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from nbdist.cell import parse_cell
 from nbdist.errors import SessionError
 from nbdist.options import Options, from_keywords
 from nbdist.session.ending import RichValue, raise_failure, report
@@ -21,7 +22,7 @@ from nbdist.values.landing import Landed
 from nbdist.values.twins import Twins, twins_of
 from nbdist.values.walk import reached
 from nbdist.views.screen import Screen
-from nbdist.worker.work import SHELLS_OWN, CallWork, NoWork, Wanted, Work
+from nbdist.worker.work import SHELLS_OWN, CallWork, CellWork, NoWork, Wanted, Work, bind_names, values_of
 
 _MAX_RETURN_BYTES = 1 << 20
 
@@ -148,7 +149,61 @@ class Session:
         self._end_if_failed(ranks, state)
         return RichValue(data) if data is not None else landed.result
 
-    def push(self, *names: str) -> None:
+    def run_cell(self, text: str) -> Any:
+        """Run a cell's text in the ranks, with the notebook's names, as ``%%distributed`` does.
+
+        Returns:
+            Rank 0's value of the last expression; None where the cell shows none.
+
+        Raises:
+            SessionError: there is no IPython.
+            RankFailedError: it failed on a rank; rank 0's changes are in the notebook all the same.
+        """
+        if self._shell is None:
+            raise SessionError("run_cell: no IPython is running here. Call run() with a function instead.")
+        cell = parse_cell(text, self._shell.transform_cell)
+        work = CellWork(cell, "run_cell", number=self._shell.displayhook.prompt_count)
+        result = self.run_work(work, self._options)
+        return result if cell.has_result else None
+
+    def push(self, **values: Any) -> None:
+        """Bind names on all ranks, each to a copy of its value.
+
+        Raises:
+            SessionError: a value cannot be sent.
+
+        Example:
+            >>> session.push(rate=0.1)
+        """
+        self.run(bind_names, values)
+        self._ledger.bound_there(values)
+
+    def pull(self, *names: str, rank: int = 0) -> Any:
+        """A rank's values of names, however large they are; nothing is bound.
+
+        Returns:
+            A copy of the value; of several names a tuple of them.
+
+        Raises:
+            SessionError: the rank has no such name, there is no such rank, or a value does not travel.
+
+        Example:
+            >>> session.pull("model", rank=1)
+        """
+        ranks = self._running()
+        if not 0 <= rank < len(ranks.state.ranks):
+            raise SessionError(f"pull(rank={rank}): there are ranks 0 to {len(ranks.state.ranks) - 1}.")
+        found = self.run(values_of, names, rank)[rank]
+        if found is None:
+            raise SessionError(f"pull({', '.join(map(repr, names))}): a value does not travel.")
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise SessionError(
+                f"pull({', '.join(map(repr, names))}): rank {rank} has no {', '.join(missing)}."
+            )
+        return found[names[0]] if len(names) == 1 else tuple(found[name] for name in names)
+
+    def send_names(self, *names: str) -> None:
         """Send the notebook's values of names to all ranks, whatever they have.
 
         Raises:
@@ -158,14 +213,11 @@ class Session:
         if missing:
             raise SessionError(f"push {','.join(names)}: the notebook has no {', '.join(missing)}.")
         with self._running().interrupts.answered():
-            self._do(NoWork(assigns=frozenset()), Wanted(live=True, output=()), self._options, push=names)
+            self._do(NoWork(), Wanted(live=True, output=()), self._options, push=names)
 
-    def pull(self, *names: str, rank: int = 0) -> None:
-        """Bring values of names from a rank into the notebook, however large they are.
-
-        Raises:
-            SessionError: a rank has no such name, or there is no such rank.
-        """
+    def bring_names(self, *names: str, rank: int = 0) -> None:
+        """Bring a rank's values of names into the notebook, however large they are: what the notebook had is
+        changed in place, if it is rank 0's."""
         ranks = self._running()
         wanted = Wanted(live=True, output=names, lead=rank)
         with ranks.interrupts.answered():

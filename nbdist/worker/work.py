@@ -6,9 +6,11 @@ Work ends in a `Done`: what happened, the exception if there was one, and the va
 from __future__ import annotations
 
 import builtins
+import os
+import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -79,6 +81,25 @@ class NoWork:
 
     def run(self) -> Done:
         return Done()
+
+
+def bind_names(values: Mapping[str, Any]) -> None:
+    """Bind names in this rank's namespace."""
+    _namespace().update(values)
+
+
+def values_of(names: Collection[str], rank: int) -> dict[str, Any] | None:
+    """One rank's values of names, without those that it has not; None on the others."""
+    if int(os.environ["RANK"]) != rank:
+        return None
+    namespace = _namespace()
+    return {name: namespace[name] for name in names if name in namespace}
+
+
+def _namespace() -> dict[str, Any]:
+    shell = current_shell()
+    namespace: dict[str, Any] = sys.modules["__main__"].__dict__ if shell is None else shell.user_ns
+    return namespace
 
 
 class Work(Protocol):
