@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from notebook_checks import assert_all
+from notebook_checks import DROP_RIGHT_TO_TRACE, NOT_TO_BE_READ, assert_all
 from notebook_kernel import NotebookKernel
 
 TRAINING = """
@@ -527,22 +527,6 @@ def test_the_notebooks_functions_keep_their_variables_up_to_date(kernel: Noteboo
 
 
 # ── Memory that the kernel reads from the rank ──────────────────────────────────────────────────────────────
-
-DROP_RIGHT_TO_TRACE = """
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-CAP_SYS_PTRACE = 19
-header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-caps = (ctypes.c_uint32 * 6)()
-assert libc.capget(header, caps) == 0
-caps[0] &= ~(1 << CAP_SYS_PTRACE)
-assert libc.capset(header, caps) == 0
-"""
-NOT_TO_BE_READ = """
-import ctypes
-PR_SET_DUMPABLE = 4
-ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-"""
 
 
 @pytest.mark.parametrize("readable", [True, False], ids=["readable", "not to be read"])

@@ -303,42 +303,6 @@ def test_gather_of_a_name_that_one_rank_lacks_says_which(kernel: NotebookKernel)
     assert kernel.value("x") == [0, None, 2]
 
 
-# ── Size ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_large_tensors_come_back_through_shared_memory(kernel: NotebookKernel) -> None:
-    kernel.run(
-        """
-        def shared_mappings():
-            with open("/proc/self/maps") as maps:
-                return [line.split()[0] for line in maps if "/memfd:" in line]
-
-        def lies_in_shared_memory(address):
-            spans = [[int(end, 16) for end in span.split("-")] for span in shared_mappings()]
-            return any(start <= address < end for start, end in spans)
-        """
-    ).check()
-    kernel.run(
-        """
-        %%distributed --devices 2
-        import numpy as np, torch
-        big = torch.arange(16_000_000, dtype=torch.int32)
-        array = np.arange(16_000_000, dtype=np.int32)
-        """
-    ).check()
-    assert_all(
-        kernel,
-        "torch.equal(big, torch.arange(16_000_000, dtype=torch.int32))",
-        "np.array_equal(array, np.arange(16_000_000))",
-        "lies_in_shared_memory(big.data_ptr()) and lies_in_shared_memory(array.ctypes.data)",
-    )
-    kernel.run("big += 1; array += 1").check()
-    assert_all(kernel, "big[-1] == 16_000_000 and array[-1] == 16_000_000")
-    # The memory goes when the values go.
-    kernel.run("del big, array").check()
-    assert kernel.value("shared_mappings()") == []
-
-
 # ── After a failure ─────────────────────────────────────────────────────────────────────────────────────────
 
 

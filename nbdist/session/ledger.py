@@ -108,7 +108,8 @@ class Ledger:
         }
         new = {key: obj for key, obj in found.objects.items() if key not in self._twins.known}
         echo = Echo(new, found.labels)
-        parcel, fd, lost = pack(values, self._twins, echo=echo)
+        packed = pack(values, self._twins, echo=echo)
+        lost, fd = packed.lost, packed.fd
         try:
             self._check(lost, work, names)
             work_parcel, work_fd, work_lost = pack(
@@ -123,7 +124,7 @@ class Ledger:
         written = changes.contents.keys() | changes.memory.keys()
         labels = {self._twins.labels[key] for key in written}
         return News(
-            message=self._message(parcel, work_parcel),
+            message=self._message(packed.parcel, work_parcel),
             fds=(fd, work_fd),
             names=frozenset(names - {key.partition(":")[2] for key in lost}),
             written=frozenset(written),
@@ -134,11 +135,11 @@ class Ledger:
         )
 
     def _pack_work(self, work: Work, wanted: Wanted) -> tuple[Parcel, int]:
-        parcel, fd, lost = pack({"work": (work, wanted)}, self._twins, definitions_only=True)
-        if lost:
-            os.close(fd)
-            raise SessionError(f"The work cannot be sent to the ranks: {lost['work']}")
-        return parcel, fd
+        packed = pack({"work": (work, wanted)}, self._twins, definitions_only=True)
+        if packed.lost:
+            os.close(packed.fd)
+            raise SessionError(f"The work cannot be sent to the ranks: {packed.lost['work']}")
+        return packed.parcel, packed.fd
 
     def _message(self, news: Parcel, work: Parcel) -> Run:
         unbound = self._seen.keys() - self._twins.namespace.keys() - self.kept.keys()

@@ -35,7 +35,7 @@ from nbdist.state import RunState
 from nbdist.values.landing import Landed, land
 from nbdist.values.memory import open_memory
 from nbdist.values.parcel import unpack
-from nbdist.values.remote import Remote
+from nbdist.values.remote import Remote, Unreadable
 from nbdist.views.hang import odd_ranks, odd_stacks, standing_report
 from nbdist.views.screen import Screen
 from nbdist.views.text import TextView
@@ -353,12 +353,16 @@ class Ranks:
                 if all(value.is_readable() for value in values.values() if isinstance(value, Remote)):
                     return values
                 again = replace(again, copied=True)
+            except Unreadable:
+                again = replace(again, copied=True)
             except ValueLost as lost:
                 again = replace(again, without={**again.without, lost.key: lost.reason})
-            self._workers[rank].channel.send(again)
+            with contextlib.suppress(ChannelError):  # it died; the monitor says how
+                self._workers[rank].channel.send(again)
             while self._arrived[rank] is arrived and rank in self.state.alive:
                 self._take_note()
             if self._arrived[rank] is arrived:
+                os.close(self._arrived.pop(rank).fd)
                 return {}
 
     def stop(self) -> None:

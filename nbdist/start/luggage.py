@@ -53,11 +53,12 @@ def pack_luggage(birth: Birth) -> Luggage:
             **names,
             "work": (birth.work, birth.wanted),
         }
-        parcel, fd, failed = pack(values, _nobody(found), echo=Echo(found.objects, found.labels))
-        if not failed:
+        packed = pack(values, _nobody(found), echo=Echo(found.objects, found.labels))
+        if not packed.lost:
+            parcel, fd = packed.parcel, packed.fd
             return Luggage(parcel=parcel, fd=fd, names=tuple(sorted(found.names)), lost=lost)
-        os.close(fd)
-        lost |= {key.partition(":")[2] or key: reason for key, reason in failed.items()}
+        os.close(packed.fd)
+        lost |= {key.partition(":")[2] or key: reason for key, reason in packed.lost.items()}
         _check(lost, birth)
         # Without these names, and without what only they lead to.
         objects = birth.work.objects if birth.work is not None else {}

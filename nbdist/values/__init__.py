@@ -2,6 +2,7 @@
 
 `twins` knows the notebook's objects by identity on both sides of the fork and finds what a rank
 changed; `graph` pickles values as one object graph in which those objects stand for themselves;
-`parcel` lays the pickles and their buffers out in shared memory; `landing` writes what arrived
+`parcel` lays the pickles and their buffers out in a memory file, and the kernel reads large memory straight
+from the rank (`remote`); `landing` writes what arrived
 into the notebook.
 """

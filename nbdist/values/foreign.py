@@ -16,9 +16,11 @@ class Refusal:
 
     Attributes:
         reason: one line for the user.
+        error_class: of what was raised.
     """
 
     reason: str
+    error_class: type[BaseException]
 
 
 def call_foreign(step: Callable[[], T]) -> T | Refusal:
@@ -26,4 +28,4 @@ def call_foreign(step: Callable[[], T]) -> T | Refusal:
     try:
         return step()
     except (Exception, SystemExit) as error:  # noqa: BLE001  the boundary to code that is not ours
-        return Refusal((str(error) or type(error).__name__).splitlines()[0])
+        return Refusal((str(error) or type(error).__name__).splitlines()[0], type(error))

@@ -35,10 +35,17 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
         twins: objects that the other side has and that stand for themselves.
         definitions_only: of those, only functions and classes; data goes by value (each rank's
             own, for `--gather`).
+        lends: whether large memory may stay where it is: the other side reads it from this process.
     """
 
     def __init__(
-        self, stream: io.BytesIO, twins: Twins, *, definitions_only: bool = False, out_of_band: bool = True
+        self,
+        stream: io.BytesIO,
+        twins: Twins,
+        *,
+        definitions_only: bool = False,
+        out_of_band: bool = True,
+        lends: bool = False,
     ):
         buffers: list[pickle.PickleBuffer] = []
 
@@ -55,8 +62,13 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.buffers = buffers
         self._namespace = twins.namespace
         self._barred = twins.barred
-        self._numbers = NumberReducer(twins, by_value=definitions_only)
+        self._numbers = NumberReducer(twins, by_value=definitions_only, lends=lends)
         self._reducers: dict[type, Reduce | None] = {}
+
+    @property
+    def lent_bytes(self) -> int:
+        """How much memory it has lent so far."""
+        return self._numbers.lent_bytes
 
     def expect(self, objects: Iterable[Any]) -> None:
         """Objects that may be among the values: what shares their memory is put on it, in any order."""

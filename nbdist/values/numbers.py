@@ -3,6 +3,7 @@ looks at it, so that views stay views and an array on a tensor's memory stays on
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import types
@@ -14,11 +15,12 @@ from nbdist.values.kind import Buffer, Spans
 from nbdist.values.models import model_reducer_of, reduce_compiled
 from nbdist.values.numeric import array_memory, array_root, is_strided, leaf_state, set_leaf_state
 from nbdist.values.rebuild import Reduce, itself, set_vars
+from nbdist.values.remote import LEAST_BYTES, Remote, can_be_remote
 from nbdist.values.shards import Whole, sharded_class
 from nbdist.values.twins import Twins
 
 _LARGE_BYTES = 1 << 26
-_MAPPED_BYTES = 1 << 24  # larger storages stay on the shared memory in which they came
+_MAPPED_BYTES = 1 << 24  # larger storages stay on the memory file in which they came
 
 
 class NumberReducer:
@@ -27,11 +29,17 @@ class NumberReducer:
     Args:
         twins: objects that the other side has.
         by_value: whether their data travels all the same.
+        lends: whether large memory is not sent, but read from this process.
+
+    Attributes:
+        lent_bytes: how much of it so far.
     """
 
-    def __init__(self, twins: Twins, *, by_value: bool):
+    def __init__(self, twins: Twins, *, by_value: bool, lends: bool):
         self._twins = twins
         self._by_value = by_value
+        self._lends = lends and can_be_remote()
+        self.lent_bytes = 0
         self._storages: dict[tuple[str, int, int], Any] = {}
         self._arrays: dict[Buffer, Any] = {}
         self._spans = Spans(())
@@ -49,6 +57,8 @@ class NumberReducer:
 
     def reducer_of(self, cls: type) -> Reduce | None:
         """What says how objects of a class are rebuilt; None for what is neither numpy's nor torch's."""
+        if cls is Buffer:
+            return self._reduce_memory
         if "torch" in sys.modules:
             reduce = self._torch_reducer_of(cls)
             if reduce is not None:
@@ -72,6 +82,16 @@ class NumberReducer:
         if cls is types.FunctionType:
             return reduce_compiled
         return _reduce_limits if cls in (torch.finfo, torch.iinfo) else model_reducer_of(cls)
+
+    def _reduce_memory(self, memory: Buffer) -> Any:
+        return itself, (self._bytes_of(memory),)
+
+    def _bytes_of(self, memory: Buffer) -> Any:
+        """What the other side needs to have the same bytes."""
+        if not self._lends or memory.size_bytes < LEAST_BYTES:
+            return pickle.PickleBuffer(memory.view())
+        self.lent_bytes += memory.size_bytes
+        return Remote(pid=os.getpid(), address=memory.address, size_bytes=memory.size_bytes)
 
     def _reduce_tensor(self, tensor: Any) -> Any:
         sharded = sharded_class()
@@ -106,7 +126,7 @@ class NumberReducer:
         owner = self._owner(array, memory)
         if owner is None and array.base is None and array.flags.forc:
             order = "C" if array.flags.c_contiguous else "F"
-            data = pickle.PickleBuffer(memory.view())
+            data = self._bytes_of(memory)
             return _make_own_array, (data, array.shape, array.dtype, order, bool(array.flags.writeable))
         if owner is None or (isinstance(owner, numpy.ndarray) and not _is_plain(array_root(owner))):
             return None
@@ -152,7 +172,7 @@ class NumberReducer:
         outer = memory if memory in self._arrays else self._spans.around(memory)
         if outer is not None:
             return storage_of, (self._arrays[outer], memory.address - outer.address, memory.size_bytes)
-        return _make_storage, (pickle.PickleBuffer(memory.view()),)
+        return _make_storage, (self._bytes_of(memory),)
 
 
 def _reduce_tensor(tensor: Any) -> Any:
@@ -235,6 +255,11 @@ def _make_own_array(data: Any, shape: Any, dtype: Any, order: Any, writeable: bo
     """An array with memory of its own, which can be resized; a large one lies where it came."""
     import numpy
 
+    if isinstance(data, Remote):
+        array = numpy.empty(shape, dtype, order)
+        data.fill(Buffer(array.ctypes.data, array.nbytes), array)
+        array.flags.writeable = writeable
+        return array
     there = numpy.frombuffer(data, numpy.uint8)
     if len(there) > _MAPPED_BYTES:
         array = numpy.ndarray(shape, dtype, there, order=order)
@@ -286,8 +311,11 @@ def _make_array(shape: Any, dtype: Any, owner: Any, offset: int, strides: Any, w
 def _make_storage(data: Any) -> Any:
     import torch
 
-    if not len(data):
-        return torch.UntypedStorage(0)
+    if isinstance(data, Remote) or not len(data):
+        storage = torch.UntypedStorage(len(data))
+        if len(data):
+            data.fill(Buffer(storage.data_ptr(), len(data)), storage)
+        return storage
     if len(data) > _MAPPED_BYTES:
         return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
     storage = torch.UntypedStorage(len(data))  # of torch's own memory: it can be resized

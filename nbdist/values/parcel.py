@@ -1,7 +1,8 @@
-"""Values in one memory file: packed by a rank, opened by the kernel.
+"""Values in one memory file: packed by a rank, opened by the kernel, or the other way round.
 
-The rank copies each buffer once into the file; the kernel maps it privately and tensors and arrays lie
-right on that mapping: no second copy.
+The memory of large tensors and arrays of a rank stays out of it where the kernel may read it from the rank:
+it is copied once, into memory of the new tensor's own. What is in the file is copied into it, and the reader
+maps it privately: large tensors and arrays lie right on that mapping.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +18,9 @@ from nbdist.errors import ValueLost
 from nbdist.messages import Parcel
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import GraphPickler, GraphUnpickler
+from nbdist.values.kind import Buffer
 from nbdist.values.memory import write_memory
+from nbdist.values.remote import Unreadable
 from nbdist.values.surroundings import PATH, write
 from nbdist.values.twins import Twins
 from nbdist.values.walk import inside_out, without_gc
@@ -54,6 +58,23 @@ class Echo:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Values in a memory file.
+
+    Attributes:
+        parcel: how they are laid out.
+        fd: the file's descriptor; whoever has this owns it.
+        lost: for each key that cannot be pickled, or was left out, the reason.
+        held: what lent memory belongs to: to be held until the other side has read it.
+    """
+
+    parcel: Parcel
+    fd: int
+    lost: dict[str, str]
+    held: Any = None
+
+
 def pack(
     values: Mapping[str, Any],
     twins: Twins,
@@ -61,7 +82,8 @@ def pack(
     definitions_only: bool = False,
     echo: Echo | None = None,
     admit: Callable[[Mapping[str, int]], Mapping[str, str]] = lambda _: {},
-) -> tuple[Parcel, int, dict[str, str]]:
+    lends: bool = False,
+) -> Packed:
     """Pack values into a new memory file.
 
     Args:
@@ -71,18 +93,15 @@ def pack(
         echo: what the reader is to know by its keys; it comes last, under the keys `TWINS` and `LABELS`.
         admit: is told the size in bytes of each value, by key, before anything is copied; says which are
             left out, with the reason.
-
-    Returns:
-        The layout, the file's descriptor (the caller owns it), and for each key that cannot be
-        pickled, or was left out, the reason.
+        lends: whether large memory is not copied: the reader may read it from this process.
     """
     if not values:
-        return Parcel(frames=(), buffers=(), size_bytes=0), write_memory(0, ()), {}
+        return Packed(parcel=Parcel(frames=(), buffers=(), size_bytes=0), fd=write_memory(0, ()), lost={})
     lost: dict[str, str] = {}
     deep: set[str] = set()
     while True:
         stream = io.BytesIO()
-        pickler = GraphPickler(stream, twins, definitions_only=definitions_only)
+        pickler = GraphPickler(stream, twins, definitions_only=definitions_only, lends=lends)
         if echo is not None:
             pickler.expect(echo.objects.values())
         frames: list[tuple[str, int, int]] = []
@@ -95,7 +114,8 @@ def pack(
                 told = [(key, value, False) for key, value in echo.take(pickler).items()]
                 _dump_all(told, pickler, stream, frames, sizes)
             parcel, fd = _write(stream.getbuffer(), frames, pickler.buffers)
-            return parcel, fd, lost
+            # The pickler's memo holds what it has met, and what was made only to be pickled.
+            return Packed(parcel=parcel, fd=fd, lost=lost, held=pickler if pickler.lent_bytes else None)
         # A dump that failed half-way has spoilt the memo: begin again, without that value or step by step.
         for key, reason in failed.items():
             if _TOO_DEEP in reason and key not in deep:
@@ -127,13 +147,15 @@ def _dump_all(
 ) -> dict[str, str]:
     """Dump values until one fails; that one's key and reason, if any. Counts their bytes."""
     for key, value, is_part in values:
-        start, buffers = stream.tell(), len(pickler.buffers)
+        start, buffers, lent = stream.tell(), len(pickler.buffers), pickler.lent_bytes
         dumped = call_foreign(partial(pickler.dump, value))
         if isinstance(dumped, Refusal):
             return {key: dumped.reason}
         frames.append((_PART if is_part else key, start, stream.tell()))
         out_of_band = sum(buffer.raw().nbytes for buffer in pickler.buffers[buffers:])
-        sizes[key] = sizes.get(key, 0) + stream.tell() - start + out_of_band
+        # The reader has room for memory by itself: it is written over what lies there.
+        lent = 0 if isinstance(value, Buffer) else pickler.lent_bytes - lent
+        sizes[key] = sizes.get(key, 0) + stream.tell() - start + out_of_band + lent
     return {}
 
 
@@ -161,6 +183,7 @@ def unpack(parcel: Parcel, memory: memoryview, twins: Twins, *, rank: int = 0) -
         memory: the parcel's file, opened.
 
     Raises:
+        Unreadable: memory that the rank has lent; ask it to send copies.
         ValueLost: ``key`` names the value that cannot be read, and why. The rest of
             the graph cannot be trusted then: ask the rank to send again without that value.
     """
@@ -184,6 +207,8 @@ def unpack_each(parcel: Parcel, memory: memoryview, twins: Twins) -> Iterator[tu
     unpickler = GraphUnpickler(stream, twins, _views(memory, parcel))
     for key, _, _ in parcel.frames:
         loaded = call_foreign(unpickler.load)
+        if isinstance(loaded, Refusal) and issubclass(loaded.error_class, Unreadable):
+            raise Unreadable(loaded.reason)
         if isinstance(loaded, Refusal):
             raise ValueLost(key, loaded.reason)
         if key != _PART:

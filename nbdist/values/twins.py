@@ -338,7 +338,7 @@ class Twins:
         if not self._still_has(key) or mine.size_bytes != len(data):
             raise RuntimeError("it has another size in the notebook by now")
         if isinstance(data, Remote):
-            data.read_into(mine)
+            data.read_into(mine, obj)
         elif _equal(mine.view(), memoryview(data)):
             return
         else:

@@ -7,19 +7,16 @@ this rank's entry of a list, ``result`` is the work's value.
 
 from __future__ import annotations
 
-import os
-import pickle
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from nbdist.messages import Finished, Parcel, SendAgain, Values
 from nbdist.shell import current_shell
-from nbdist.values.kind import Buffer
 from nbdist.values.memory import write_memory
 from nbdist.values.parcel import Echo, pack
-from nbdist.values.remote import Remote, can_be_remote
 from nbdist.values.size import described
 from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
@@ -32,9 +29,25 @@ from nbdist.worker.work import SHELLS_OWN, Done, Wanted, Work
 
 # What torch.compile keeps among the names of a compiled function's globals.
 _COMPILERS_OWN = ("__builtins_dict__", "__compiled_fn_", "__resume_at_", "__import_", "___")
-_REMOTE_BYTES = 1 << 16
 _RESULT = "the result"
 _NEW_CONTENT = " (its new content)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """What goes to the kernel.
+
+    Attributes:
+        message: ends the rank's work, without its failure.
+        fd: the values' memory file; whoever has this owns it.
+        held: to be held until the kernel has read the values.
+        offer: what both sides will know once the kernel has taken the values.
+    """
+
+    message: Finished
+    fd: int
+    held: Any = None
+    offer: Offer = field(default_factory=lambda: Offer(Echo({}, {})))
 
 
 def _is_shells(name: str) -> bool:
@@ -52,7 +65,7 @@ def _bound(twins: Twins, wanted: Wanted, names: Mapping[str, Any]) -> dict[str, 
 
 
 def _of_lead(
-    work: Work, twins: Twins, wanted: Wanted, names: Mapping[str, Any], kept: Kept, *, copied: bool
+    work: Work, twins: Twins, wanted: Wanted, names: Mapping[str, Any], kept: Kept
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """What the leading rank hands over of the notebook, and what it cannot."""
     bound = _bound(twins, wanted, names)
@@ -68,18 +81,11 @@ def _of_lead(
         changes = keep_large_changes(changes, twins, wanted.max_return, kept)
         bound = keep_large_names(bound, twins, wanted.max_return, kept) if wanted.output is None else bound
     values = {
-        **{f"memory:{key}": _bytes_of(memory, copied=copied) for key, memory in changes.memory.items()},
+        **{f"memory:{key}": memory for key, memory in changes.memory.items()},
         **{f"object:{key}": content for key, content in changes.contents.items()},
         **{f"name:{name}": value for name, value in bound.items()},
     }
     return values, {f"object:{key}": reason for key, reason in changes.refused.items()}
-
-
-def _bytes_of(memory: Buffer, *, copied: bool) -> Any:
-    """What the kernel needs to have the same bytes: large memory it may read from here."""
-    if copied or memory.size_bytes < _REMOTE_BYTES or not can_be_remote():
-        return pickle.PickleBuffer(memory.view())
-    return Remote(pid=os.getpid(), address=memory.address, size_bytes=memory.size_bytes)
 
 
 def _missing(wanted: Wanted, names: Mapping[str, Any], rank: int) -> dict[str, str]:
@@ -99,9 +105,8 @@ def finished(
     rank: int,
     logs: str,
     again: SendAgain,
-) -> tuple[Finished, int, Offer]:
-    """The message that ends a rank's work, without its failure, its values' memory file, and what both sides
-    will know once the kernel has taken them.
+) -> HandOver:
+    """How a rank's work ended, with its values.
 
     Args:
         names: the namespace, with the ready-made names that the work did not assign.
@@ -112,37 +117,44 @@ def finished(
     kept = Kept()
     is_lead = rank == wanted.lead
     with without_fsdp(twins.known.values()):
-        values, refused = _values(
-            work, done, twins, wanted, names, around, kept, rank=rank, copied=again.copied
-        )
+        values, refused = _values(work, done, twins, wanted, names, around, kept, rank=rank)
         chosen = {key: value for key, value in values.items() if key not in again.without}
         limits = Limits(wanted.max_return, partial(_is_asked, wanted))
         new = {key[5:]: value for key, value in chosen.items() if key.startswith("name:")}
         echo = echo_of(new, twins) if wanted.live and rank == 0 == wanted.lead else None
         by_value = rank != 0 or not is_lead or wanted.results
-        parcel, fd, lost = pack(chosen, twins, definitions_only=by_value, admit=limits.admit, echo=echo)
-        unfit = {key: lost[key] for key in limits.unfit}
+        packed = pack(
+            chosen,
+            twins,
+            definitions_only=by_value,
+            admit=limits.admit,
+            echo=echo,
+            lends=not again.copied,
+        )
+        unfit = {key: packed.lost[key] for key in limits.unfit}
         saved = _saved(unfit, done, twins, names, logs, rank) if unfit and not wanted.live else {}
     missing = _missing(wanted, names, rank) if done.error is None else {}
-    lost = {**missing, **refused, **again.without, **lost}
+    lost = {**missing, **refused, **again.without, **packed.lost}
     if wanted.live and wanted.output is None:
         _keep_lost(lost, names, kept)
     unbound = tuple(twins.unbound()) if rank == 0 == wanted.lead and wanted.output is None else ()
     data = _rich(done.result) if "result" in lost else None
-    message = Finished(
-        outcome=done.outcome,
-        values=Values(
-            parcel=parcel,
-            unbound=unbound,
-            lost={**{_title(key, twins): reason for key, reason in lost.items()}, **saved},
-            result_data=data,
-            imported=_parts_of_torch(twins.modules) if rank == 0 else (),
-            kept=kept.names,
-            newer=tuple(kept.newer),
-        ),
+    values_sent = Values(
+        parcel=packed.parcel,
+        unbound=unbound,
+        lost={**{_title(key, twins): reason for key, reason in lost.items()}, **saved},
+        result_data=data,
+        imported=_parts_of_torch(twins.modules) if rank == 0 else (),
+        kept=kept.names,
+        newer=tuple(kept.newer),
     )
     in_place = frozenset(int(key.partition(":")[2]) for key in chosen if is_in_place(key) and key not in lost)
-    return message, fd, Offer(echo or Echo({}, {}), in_place if rank == 0 else frozenset())
+    return HandOver(
+        message=Finished(outcome=done.outcome, values=values_sent),
+        fd=packed.fd,
+        held=packed.held,
+        offer=Offer(echo or Echo({}, {}), in_place if rank == 0 else frozenset()),
+    )
 
 
 def _keys_in(value: Any, twins: Twins) -> Iterator[int]:
@@ -168,7 +180,6 @@ def _values(
     kept: Kept,
     *,
     rank: int,
-    copied: bool,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """All that is wanted of a rank, by key, and what of it cannot be sent."""
     values: dict[str, Any] = {}
@@ -183,7 +194,7 @@ def _values(
         values["shards"] = twins.shards.pieces()
     values |= {f"gather:{name}": names[name] for name in wanted.gather if name in names}
     if is_lead:
-        own, refused = _of_lead(work, twins, wanted, names, kept, copied=copied)
+        own, refused = _of_lead(work, twins, wanted, names, kept)
         values |= own
     if (is_lead or wanted.results) and done.result is not None:
         values["result"] = done.result
@@ -234,10 +245,10 @@ def _parts_of_torch(before: frozenset[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in new if name.startswith("torch.") and name.count(".") == 1))
 
 
-def nothing_to_hand_over(done: Done, reason: str) -> tuple[Finished, int, Offer]:
-    """The message that ends a rank's work whose values cannot be handed over at all."""
+def nothing_to_hand_over(done: Done, reason: str) -> HandOver:
+    """How a rank's work ended whose values cannot be handed over at all."""
     values = Values(parcel=Parcel(frames=(), buffers=(), size_bytes=0), lost={"everything": reason})
-    return Finished(outcome=done.outcome, values=values), write_memory(0, ()), Offer(Echo({}, {}))
+    return HandOver(message=Finished(outcome=done.outcome, values=values), fd=write_memory(0, ()))
 
 
 def _title(key: str, twins: Twins) -> str:

@@ -56,6 +56,7 @@ class Rank:
         self._done = Done()
         self._work: Work = NoWork()
         self._offer = Offer(Echo({}, {}))
+        self._lent: Any = None  # what the kernel may still be reading belongs to
         self._notebooks_own: dict[str, Any] = {}
         self._still_lent: dict[str, Any] = {}
         self._questions = Questions(channel, self._outbox, assignment.rank)
@@ -150,7 +151,7 @@ class Rank:
         self._outbox.flush()
 
     def _do(self, work: Work) -> Done:
-        self._done = Done()  # frames of an exception hold memory
+        self._done, self._lent = Done(), None  # frames of an exception hold memory
         self._work = work
         self._lend_ready_made()
         around = self._surroundings()
@@ -249,13 +250,13 @@ class Rank:
         built = call_foreign(build)
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)
-        message, fd, self._offer = built
-        message = replace(message, threads=bool(threads_of_work()))
+        self._lent, self._offer = built.held, built.offer
+        message = replace(built.message, threads=bool(threads_of_work()))
         if message.outcome == "interrupted" and not interrupts.came():
             message = replace(message, outcome="failed")  # an interrupt that nobody sent is the cell's own
         if message.outcome == "failed":
             message = replace(message, failure=self._failure(self._done))
-        self._outbox.post(message, fds=[fd])
+        self._outbox.post(message, fds=[built.fd])
         self._outbox.flush()
 
     def _failure(self, done: Done) -> Failure:
