@@ -3,9 +3,9 @@
 Large memory is not copied: after a fork all private pages are shared between parent and child, and
 the first write gives the writer a page of its own. Bit 56 of a page's entry in
 ``/proc/self/pagemap`` says "mapped by one process alone", so a single written byte is found
-exactly, for about 10 ms per GB; for a private mapping of a shared file it is the same. A page that
-other processes let go looks written too: that costs a needless copy and is never wrong. Small memory
-shares its pages with other objects, so its bytes are kept and compared.
+exactly, for about 2 ms per GB of huge pages and 20 ms per GB of small ones; for a private mapping of a
+shared file it is the same. A page that other processes let go looks written too: that costs a needless copy
+and is never wrong. Small memory shares its pages with other objects, so its bytes are kept and compared.
 
 A rank that was sent its memory in a file has the original to compare with: that settles what the page map
 leaves open, and serves where there is none (macOS). Only a fork where there is none has nothing: all its
@@ -31,7 +31,8 @@ _ENTRY_BYTES = 8
 _PAGEMAP = "/proc/self/pagemap"
 # The entry's last byte: bit 63 present, 62 swapped, 61 file page or shared memory, 56 exclusive.
 _SWAPPED, _FILE, _EXCLUSIVE = 0x40, 0x20, 0x01
-_WRITTEN = frozenset(b for b in range(256) if (b & _EXCLUSIVE and not b & _FILE) or b & _SWAPPED)
+_NOT_WRITTEN = bytes(b for b in range(256) if (not b & _EXCLUSIVE or b & _FILE) and not b & _SWAPPED)
+_ENTRIES_AT_ONCE = 1 << 14  # as many as processor caches hold
 
 
 class MemoryWatch:
@@ -128,8 +129,9 @@ def written(buffers: Iterable[Buffer]) -> set[Buffer]:
 def _is_written(pagemap: int, buffer: Buffer) -> bool:
     first = buffer.address // _PAGE_BYTES
     last = (buffer.address + buffer.size_bytes - 1) // _PAGE_BYTES
-    length = (last - first + 1) * _ENTRY_BYTES
-    entries = os.pread(pagemap, length, first * _ENTRY_BYTES)
-    if len(entries) < length:
-        return True
-    return not _WRITTEN.isdisjoint(entries[_ENTRY_BYTES - 1 :: _ENTRY_BYTES])
+    for page in range(first, last + 1, _ENTRIES_AT_ONCE):
+        length = min(_ENTRIES_AT_ONCE, last + 1 - page) * _ENTRY_BYTES
+        entries = os.pread(pagemap, length, page * _ENTRY_BYTES)
+        if len(entries) < length or entries[_ENTRY_BYTES - 1 :: _ENTRY_BYTES].translate(None, _NOT_WRITTEN):
+            return True
+    return False
