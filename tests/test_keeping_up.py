@@ -227,6 +227,6 @@ def test_a_session_in_python(kernel: NotebookKernel) -> None:
     assert kernel.value("(calls, here)") == ([(5, [1])] * 2, (0.1, False))
     assert kernel.value("(big_sum, one, two)") == (300_000.0, 1, [1])
     assert kernel.value("errors") == [
-        "pull('absent'): rank 0 lacks absent.",
+        "pull('absent'): rank 0 has no absent.",
         "pull(rank=5): there are ranks 0 to 1.",
     ]

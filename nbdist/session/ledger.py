@@ -99,40 +99,39 @@ class Ledger:
         changes, apart = self._changes(found, push)
         names = self._names(found, changes, push)
         around = _surroundings()
-        values = {
-            **{f"around:{title}": value for title, value in difference(self._around, around).items()},
-            "sources": sources_of(obj for key, obj in found.objects.items() if key not in self._twins.known),
-            **{f"memory:{key}": pickle.PickleBuffer(held.view()) for key, held in changes.memory.items()},
-            **{f"object:{key}": content for key, content in changes.contents.items()},
-            **{f"name:{name}": self._twins.namespace[name] for name in sorted(names)},
-        }
         new = {key: obj for key, obj in found.objects.items() if key not in self._twins.known}
         echo = Echo(new, found.labels)
+        values = {
+            **{f"around:{title}": value for title, value in difference(self._around, around).items()},
+            "sources": sources_of(new.values()),
+            **self._written(changes),
+            **{f"name:{name}": self._twins.namespace[name] for name in sorted(names)},
+        }
         packed = pack(values, self._twins, echo=echo)
-        lost, fd = packed.lost, packed.fd
         try:
-            self._check(lost, work, names)
-            work_parcel, work_fd, work_lost = pack(
-                {"work": (work, wanted)}, self._twins, definitions_only=True
-            )
-            if work_lost:
-                os.close(work_fd)
-                raise SessionError(f"The work cannot be sent to the ranks: {work_lost['work']}")
+            self._check(packed.lost, work, names)
+            work_parcel, work_fd = self._pack_work(work, wanted)
         except SessionError:
-            os.close(fd)
+            os.close(packed.fd)
             raise
         written = changes.contents.keys() | changes.memory.keys()
         labels = {self._twins.labels[key] for key in written}
         return News(
             message=self._message(packed.parcel, work_parcel),
-            fds=(fd, work_fd),
-            names=frozenset(names - {key.partition(":")[2] for key in lost}),
+            fds=(packed.fd, work_fd),
+            names=frozenset(names - {key.partition(":")[2] for key in packed.lost}),
             written=frozenset(written),
             echo=echo,
             around=around,
             told=tuple(sorted(name for name in names | labels if not self._is_module(name))),
             apart=apart,
         )
+
+    def _written(self, changes: Changes) -> dict[str, Any]:
+        return {
+            **{f"memory:{key}": pickle.PickleBuffer(held.view()) for key, held in changes.memory.items()},
+            **{f"object:{key}": content for key, content in changes.contents.items()},
+        }
 
     def _pack_work(self, work: Work, wanted: Wanted) -> tuple[Parcel, int]:
         packed = pack({"work": (work, wanted)}, self._twins, definitions_only=True)
