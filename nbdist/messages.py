@@ -1,6 +1,6 @@
 """What crosses the boundary between the kernel and a rank: plain frozen records.
 
-Rank to kernel: `Ready`, `Text`, `Display`, `Progress`, `Asking`, `Standing`, `Raised`, `HandingOver`,
+Rank to kernel: `Mark`, `Ready`, `Text`, `Display`, `Progress`, `Asking`, `Standing`, `Raised`, `HandingOver`,
 `Finished`. Kernel to rank: `Run`, `Debug`, `Reply`, `SendAgain`, `Leave`.
 What the kernel sees or does by itself of a rank (`Wrote`, `Answered`, `Died`, `Stuck`) has the same form, so
 that one `fold` takes them all.
@@ -9,6 +9,7 @@ that one `fold` takes them all.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ PRECISION_VARIABLE = "NBDIST_PRECISION"
 RUN_VARIABLE = "NBDIST_RUN"
 
 Stream = Literal["stdout", "stderr"]
+
+MARK = re.compile(rb"\0nbdist-mark-([0-9a-f]{12})\0")
+"""A `Mark` in a pipe; a system writes so few bytes at once or not at all."""
+MARK_BYTES = 26
 Outcome = Literal["ok", "failed", "interrupted"]
 
 
@@ -127,6 +132,18 @@ class Ready:
     """The rank is up and its process group is made (or left to the cell)."""
 
     pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Begins a batch of messages; what lies before the same mark in the rank's pipes is older."""
+
+    number: int
+
+    @property
+    def in_pipe(self) -> bytes:
+        """What stands for it in a pipe, see `MARK`."""
+        return b"\0nbdist-mark-%012x\0" % self.number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +390,6 @@ class Stuck:
     reason: str
 
 
-FromRank = Ready | Text | Display | Progress | Asking | Standing | Raised | HandingOver | Finished
+FromRank = Mark | Ready | Text | Display | Progress | Asking | Standing | Raised | HandingOver | Finished
 ToRank = Run | Debug | Reply | SendAgain | Leave
 Event = FromRank | Wrote | Answered | Died | Stuck

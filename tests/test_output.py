@@ -333,6 +333,78 @@ def test_text_below_python_is_captured(kernel: NotebookKernel) -> None:
     assert (err.stdout, err.stderr) == ("", "low\nlevel\n")
 
 
+def test_what_programs_write_stands_where_they_were_started(kernel: NotebookKernel) -> None:
+    """Text of Python code goes as messages, what others write through pipes, all with one order."""
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        import os, subprocess, sys, warnings
+        def fork():
+            pid = os.fork()
+            if pid == 0:
+                print(n, "child")
+                os._exit(0)
+            os.waitpid(pid, 0)
+        ways = {
+            "system": lambda: os.system(f"echo {n} system"),
+            "run": lambda: subprocess.run(["echo", f"{n} run"]),
+            "write": lambda: os.write(1, f"{n} write\\n".encode()),
+            "spawn": lambda: os.waitpid(os.posix_spawnp("echo", ["echo", f"{n} spawn"], os.environ), 0),
+            "child": fork,
+        }
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads
+        for n in range(25):
+            for way, start in ways.items():
+                print(n, "before", way)
+                start()
+        """
+    ).check()
+    ways = ("system", "run", "write", "spawn", "child")
+    expected = [line for n in range(25) for way in ways for line in (f"{n} before {way}", f"{n} {way}")]
+    assert run.stdout.splitlines() == expected
+    kernel.run("del fork, ways").check()
+
+
+def test_what_c_code_writes_stands_between_what_python_has_flushed(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        import ctypes
+        for n in range(100):
+            print(n, "python", flush=True)
+            _ = ctypes.CDLL(None).printf(b"%d c\\n", n)
+        """
+    ).check()
+    assert run.stdout.splitlines() == [line for n in range(100) for line in (f"{n} python", f"{n} c")]
+
+
+def test_a_rank_may_give_its_descriptors_away(kernel: NotebookKernel) -> None:
+    """What orders its text goes beside them, and into no file of the user's."""
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        import os
+        kept = os.dup(1)
+        with open(f"text-{rank}", "w") as file:
+            os.dup2(file.fileno(), 1)
+            print("to the notebook", flush=True)
+            os.system("echo to the file")
+            print("to the notebook, too", flush=True)
+            os.dup2(kept, 1)
+            os.close(kept)
+        os.system("echo to the notebook again")
+        """
+    ).check()
+    assert run.stdout.splitlines() == [
+        "to the notebook",
+        "to the notebook, too",
+        "to the notebook again",
+    ]
+    for rank in (0, 1):
+        assert (kernel.working_folder / f"text-{rank}").read_text() == "to the file\n"
+    kernel.run("del kept").check()
+
+
 def test_text_of_python_children_is_captured(kernel: NotebookKernel) -> None:
     kernel.run("def speak(name):\n    print('child', name, flush=True)").check()
     run = kernel.run(

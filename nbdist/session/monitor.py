@@ -6,12 +6,10 @@ new `RunState`. It never writes to the notebook itself.
 
 from __future__ import annotations
 
-import codecs
-import os
 import selectors
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -23,6 +21,7 @@ from nbdist.messages import (
     Display,
     Event,
     Finished,
+    Mark,
     Progress,
     Stream,
     Stuck,
@@ -34,6 +33,7 @@ from nbdist.session.deaths import Coroner
 from nbdist.session.hangs import Hang
 from nbdist.session.logs import RunLogs
 from nbdist.session.lookout import Lookout
+from nbdist.session.pipes import Pipes
 from nbdist.start.worker import Worker
 from nbdist.state import RunState, first_state, fold, next_run, stop_working
 from nbdist.views.bars import bar_line
@@ -42,7 +42,6 @@ from nbdist.views.text import Item, TextView
 _SHOW_EVERY_S = 0.1
 _ASK_S = 0.3  # what ranks said before a question is shown before it, but nobody waits longer for more
 _MUTE_S = 0.5  # a process that ends closes its connection before it has ended
-_READ_BYTES = 1 << 18  # more than a pipe holds: one read takes all that lies in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ class Monitor(threading.Thread):
         self.state = first_state(len(workers))
         self._view: TextView | None = None
         self._shown_s = 0.0
-        self._decoders: dict[int, codecs.IncrementalDecoder] = {}
+        self._pipes = [Pipes(worker) for worker in workers]
 
     def begin(self, view: TextView, *, first: bool) -> None:
         """Start a run: what ranks print from now on goes to `view`."""
@@ -180,10 +179,8 @@ class Monitor(threading.Thread):
                 self._look_for_hang()
 
     def _register(self, worker: Worker) -> None:
-        decoder = codecs.getincrementaldecoder("utf-8")
-        for kind, fd in (("stdout", worker.stdout_fd), ("stderr", worker.stderr_fd)):
-            self._decoders[fd] = decoder("backslashreplace")
-            self._selector.register(fd, selectors.EVENT_READ, (kind, worker))
+        for fd in (worker.stdout_fd, worker.stderr_fd):
+            self._selector.register(fd, selectors.EVENT_READ, ("pipe", worker))
         self._selector.register(worker.channel.fileno(), selectors.EVENT_READ, ("channel", worker))
         self._selector.register(worker.process.fileno(), selectors.EVENT_READ, ("end", worker))
 
@@ -205,10 +202,8 @@ class Monitor(threading.Thread):
             self._read_channel(worker)
         elif kind == "end":
             self._bury(worker)
-        elif kind == "stdout":
-            self._read_pipe(worker, worker.stdout_fd, "stdout")
         else:
-            self._read_pipe(worker, worker.stderr_fd, "stderr")
+            self._read_pipes(worker)
 
     def _read_channel(self, worker: Worker) -> None:
         try:
@@ -217,10 +212,13 @@ class Monitor(threading.Thread):
             self._forget(worker.channel.fileno())
             self._mute_s[worker.rank] = time.monotonic()
             return
+        pipes = self._pipes[worker.rank]
         for message in messages:
-            if isinstance(message, Finished):
-                self._drain_pipes(worker)
-            self._take(worker, message)
+            if isinstance(message, Mark):
+                self._take_wrote(worker, pipes.begin(message.number))
+            else:
+                self._take(worker, message)
+        self._take_wrote(worker, pipes.end())
 
     def _take(self, worker: Worker, event: Event) -> None:
         now_s = time.monotonic()
@@ -312,23 +310,15 @@ class Monitor(threading.Thread):
         for rank in hang.ranks:
             self._fold(rank, Stuck(time_s=now_s, reason=hang.reason))
 
-    def _read_pipe(self, worker: Worker, fd: int, stream: Stream) -> None:
-        """Read once what lies in a pipe."""
-        try:
-            data = os.read(fd, _READ_BYTES)
-        except BlockingIOError:
-            return
-        text = self._decoders[fd].decode(data, final=not data)
-        if not data:
+    def _read_pipes(self, worker: Worker) -> None:
+        pipes = self._pipes[worker.rank]
+        self._take_wrote(worker, pipes.read())
+        for fd in pipes.ended():
             self._forget(fd)
-        if text:
-            self._take(worker, Wrote(stream=stream, text=text))
 
-    def _drain_pipes(self, worker: Worker) -> None:
-        for fd, stream in ((worker.stdout_fd, "stdout"), (worker.stderr_fd, "stderr")):
-            # What lies there now, no more: a child of the rank may write for ever.
-            if fd in self._selector.get_map():
-                self._read_pipe(worker, fd, stream)  # type: ignore[arg-type]
+    def _take_wrote(self, worker: Worker, texts: Iterable[tuple[Stream, str]]) -> None:
+        for stream, text in texts:
+            self._take(worker, Wrote(stream=stream, text=text))
 
     def _forget(self, fd: int) -> None:
         if fd in self._selector.get_map():
@@ -343,7 +333,8 @@ class Monitor(threading.Thread):
                 self._read_channel(worker)
         except BlockingIOError:  # a child that left the rank's process group still holds the other end
             self._forget(channel_fd)
-        self._drain_pipes(worker)
+        self._read_pipes(worker)
+        self._take_wrote(worker, self._pipes[worker.rank].rest())
         for fd in (channel_fd, worker.process.fileno(), worker.stdout_fd, worker.stderr_fd):
             self._forget(fd)
         self._mute_s.pop(worker.rank, None)  # not mute but dead, though its channel's end was seen first

@@ -6,27 +6,35 @@ and could otherwise raise in the middle of a frame and tear it.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import io
 import os
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from nbdist.channel import Channel
 from nbdist.errors import ChannelError
-from nbdist.messages import Progress, Stream, Text
+from nbdist.messages import Mark, Progress, Stream, Text
 
 _BATCH_BYTES = 64_000
 _BATCH_AGE_S = 0.05
 _MOST_WAITING_BYTES = 1_000_000
+_LINE_BUFFERED = 1  # setvbuf's _IOLBF, on Linux and macOS
 
 
 class Outbox:
     """Messages on their way to the kernel, batched (50 ms or 64 kB).
 
     A writer blocks while more than 1 MB waits: a rank cannot outrun the kernel.
+
+    Before a batch goes, its `Mark` is put behind what lies in the rank's own pipes, so that the kernel knows
+    which text came first. (Of descriptors of ours: 1 and 2 may lead elsewhere by then.)
     """
 
     def __init__(self, channel: Channel):
@@ -40,6 +48,8 @@ class Outbox:
         self._sending = False
         self._ended = False
         self._owner = os.getpid()
+        self._pipes = (os.dup(1), os.dup(2))
+        self._batch = 0
         threading.Thread(target=self._send_all, name="nbdist-outbox", daemon=True).start()
 
     @property
@@ -85,8 +95,12 @@ class Outbox:
         self._waiting.append((message, fds))
 
     def flush(self) -> None:
-        """Wait until all that was added before has been sent."""
+        """Wait until all that was added before has been sent; nothing in a child that the rank forked."""
+        if not self.in_owner:
+            return
         with self._changed:
+            if not self._waiting and not self._sending:
+                return
             self._urgent = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: (not self._waiting and not self._sending) or self._ended)
@@ -114,7 +128,12 @@ class Outbox:
                 self._changed.notify_all()
 
     def _send(self, batch: list[tuple[Any, Sequence[int]]]) -> None:
-        messages = [m.joined() if isinstance(m, _Pieces) else m for m, _ in batch]
+        self._batch += 1
+        mark = Mark(number=self._batch)
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):  # the work has closed it: its text has no place, then
+                _write_whole(pipe, mark.in_pipe)
+        messages = [mark, *(m.joined() if isinstance(m, _Pieces) else m for m, _ in batch)]
         fds = [fd for _, fds in batch for fd in fds]
         self._channel.send(*messages, fds=fds)
         for fd in fds:
@@ -157,8 +176,7 @@ class RankStream(io.TextIOBase):
 
     def flush(self) -> None:
         """Wait until the kernel has what was written: a rank that dies now has said it."""
-        if self._outbox.in_owner:
-            self._outbox.flush()
+        self._outbox.flush()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Elsewhere it is the stream of that process."""
@@ -223,3 +241,35 @@ def replace_streams(outbox: Outbox) -> None:
         if "ipykernel" in type(inherited).__module__:
             inherited.write, inherited.flush, inherited.writelines = own.write, own.flush, own.writelines
         setattr(sys, name, own)
+
+
+def keep_order(outbox: Outbox) -> None:
+    """Send what the rank has printed before others write to its descriptors: programs, forked children,
+    ``os.write``. C code's text goes line by line."""
+    os.register_at_fork(before=outbox.flush)
+    for name in ("system", "posix_spawn", "posix_spawnp", "execv", "execve"):
+        setattr(os, name, _after(outbox.flush, getattr(os, name)))
+    starts: Any = subprocess.Popen
+    starts._execute_child = _after(outbox.flush, starts._execute_child)
+    write = os.write
+
+    @wraps(write)
+    def write_in_order(fd: int, data: Any, /) -> int:
+        if fd in (1, 2):
+            outbox.flush()
+        return write(fd, data)
+
+    os.write = write_in_order
+    libc = ctypes.CDLL(None)
+    for name in ("stdout", "__stdoutp"):  # on Linux, on macOS
+        with contextlib.suppress(ValueError):  # no such symbol
+            libc.setvbuf(ctypes.c_void_p.in_dll(libc, name), None, _LINE_BUFFERED, 0)
+
+
+def _after(flush: Callable[[], None], start: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(start)
+    def flush_and_start(*args: Any, **kwargs: Any) -> Any:
+        flush()
+        return start(*args, **kwargs)
+
+    return flush_and_start

@@ -29,7 +29,7 @@ from nbdist.worker import interrupts
 from nbdist.worker.afterfork import note_last_words
 from nbdist.worker.asking import Questions
 from nbdist.worker.bars import Bars
-from nbdist.worker.capture import Outbox, replace_streams
+from nbdist.worker.capture import Outbox, keep_order, replace_streams
 from nbdist.worker.drawn import hear_drawn_bars
 from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import finished, nothing_to_hand_over
@@ -67,6 +67,7 @@ class Rank:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
         interrupts.install(self._aim)
         replace_streams(self._outbox)
+        keep_order(self._outbox)
         self._questions.install()
         hear_drawn_bars(self._bars)
         os.environ.update(environment(self._assignment))
