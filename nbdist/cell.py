@@ -33,7 +33,7 @@ _MAGIC_MAY_BIND_ANYTHING = re.compile(r"%(run|store|pylab|macro)\b")
 
 # What the parser and the compiler raise for text that is no Python: a null byte is a ValueError
 # before Python 3.12, and too deep nesting a RecursionError or a MemoryError.
-_NO_PYTHON = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
+NO_PYTHON = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Cell:
         deletes: global names that it may unbind: ``del x``, and the ``x`` of ``except ... as x``.
         star_import: whether it holds ``from ... import *``.
         has_result: whether its last statement is an expression that IPython would show.
-        syntax_error: why it cannot run as it stands, for the ranks to report as IPython would.
+        syntax_error: why it cannot run as it stands.
     """
 
     source: str
@@ -77,7 +77,7 @@ def parse_cell(source: str, transform: Callable[[str], str] | None = None) -> Ce
     try:
         code = transform(source) if transform else source
         tree = _compiled(code, ast.PyCF_ONLY_AST)
-    except _NO_PYTHON as error:
+    except NO_PYTHON as error:
         return Cell(source=source, code=code, syntax_error=_as_syntax_error(error))
     assert isinstance(tree, ast.Module)
     names, syntax_error = _names_of(tree)
@@ -116,7 +116,7 @@ def dotted_imports(cell: Cell) -> tuple[str, ...]:
     """
     try:
         tree = ast.parse(cell.code)
-    except _NO_PYTHON:
+    except NO_PYTHON:
         return ()
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
     return tuple(alias.name for node in imports for alias in node.names if "." in alias.name)
@@ -178,7 +178,7 @@ def _names_of(tree: ast.Module) -> tuple[_Names, SyntaxError | None]:
         # statement, and under `from __future__ import annotations` annotations still count as read.
         try:
             code = _compiled(ast.Module(body=[statement], type_ignores=[]))
-        except _NO_PYTHON as error:
+        except NO_PYTHON as error:
             first_error = first_error or _as_syntax_error(error)
             continue
         assert isinstance(code, CodeType)

@@ -3,6 +3,7 @@
     NbdistError
      ├─ OptionError (also ValueError)       a wrong option or argument; nothing was started
      ├─ LaunchError (also RuntimeError)     the ranks could not be started; nothing ran
+     │   └─ CellSyntaxError                 the cell is no Python
      ├─ SessionError (also RuntimeError)    a session was used after it ended, or from a wrong thread
      ├─ ChannelError (also ConnectionError) talk between kernel and rank
      │   ├─ ChannelClosed                   this side closed it
@@ -37,6 +38,24 @@ class OptionError(NbdistError, ValueError):
 
 class LaunchError(NbdistError, RuntimeError):
     """The ranks could not be started; the cell did not run anywhere."""
+
+
+class CellSyntaxError(LaunchError):
+    """The cell's text is no Python. The `SyntaxError` is ``__cause__``.
+
+    Args:
+        error: what Python says.
+        shown: lines as IPython shows it.
+    """
+
+    def __init__(self, error: BaseException, shown: Sequence[str]):
+        line = f"line {error.lineno} of the cell: " if isinstance(error, SyntaxError) and error.lineno else ""
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        super().__init__(f"{line}{type(error).__name__}: {said}. Nothing was started.")
+        self._shown = list(shown)
+
+    def _render_traceback_(self) -> list[str]:
+        return [*self._shown, *super()._render_traceback_()]
 
 
 class SessionError(NbdistError, RuntimeError):

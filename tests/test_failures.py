@@ -192,12 +192,26 @@ def test_unused_parameters_are_named_with_what_helps(kernel: NotebookKernel) -> 
     assert kernel.value("trained") == [[2, 2], [2, 2]]
 
 
-def test_a_syntax_error(kernel: NotebookKernel) -> None:
-    run = kernel.run("%%distributed --devices 2\nx = 1\ny = = 2")
-    error = failure_of(run)
-    assert error.evalue.startswith("ranks 0-1 of 2 failed at line 3: SyntaxError: invalid syntax")
-    assert "y = = 2" in error.text
+@pytest.mark.parametrize("option", ["", " --hold"])
+def test_a_syntax_error_ends_the_cell_before_ranks_start(kernel: NotebookKernel, option: str) -> None:
+    run = kernel.run(f"%%distributed --devices 2{option}\nx = 1\ny = = 2")
+    assert run.error is not None
+    assert run.error.ename == "CellSyntaxError"
+    assert run.error.evalue == "line 3 of the cell: SyntaxError: invalid syntax. Nothing was started."
+    assert "    y = = 2\n        ^" in run.error.text
+    assert "nbdist/" not in run.error.text
     assert kernel.value("'x' in globals()") is False
+    assert run.stderr == ""
+    assert kernel.run("%distributed stop").check().stdout == "No ranks are up.\n"
+
+
+def test_statements_before_one_that_does_not_compile_run_as_in_an_ordinary_cell(
+    kernel: NotebookKernel,
+) -> None:
+    run = kernel.run("%%distributed --devices 2\nx = 1\nreturn x")
+    assert failure_of(run).evalue.startswith("ranks 0-1 of 2 failed at line 3: SyntaxError: 'return' outside")
+    assert kernel.value("x") == 1
+    kernel.run("del x").check()
 
 
 def test_text_before_a_failure_is_shown_and_the_logs_are_named(kernel: NotebookKernel) -> None:

@@ -18,6 +18,8 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
+from nbdist.cell import NO_PYTHON
+from nbdist.errors import CellSyntaxError
 from nbdist.messages import Display, Raised
 from nbdist.worker import interrupts
 from nbdist.worker.bars import Bars
@@ -149,9 +151,19 @@ def _keep_messages_here(kernel: Any, outbox: Outbox) -> None:
 
 def know_cell(shell: Any, text: str) -> None:
     """In the kernel: what the cell defines will have this source, in tracebacks and for `inspect`. Its
-    history is written."""
+    history is written.
+
+    Raises:
+        CellSyntaxError: it is no Python.
+    """
     write_out(shell)
-    shell.compile.cache(shell.transform_cell(text), shell.displayhook.prompt_count, raw_code=text)
+    try:
+        code = shell.transform_cell(text)
+        file = shell.compile.cache(code, shell.displayhook.prompt_count, raw_code=text)
+        shell.compile.ast_parse(code, file)
+    except NO_PYTHON as error:
+        shown = shell.SyntaxTB.structured_traceback(type(error), error, [])
+        raise CellSyntaxError(error, shown) from error.with_traceback(None)
 
 
 def run_cell(text: str, number: int) -> Done:
