@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from nbdist.errors import OptionError
 
 CPU_RANKS = 2
 """How many ranks ``auto`` starts on a machine without a GPU."""
+_CROWD = 8  # ranks on a core: fewer are a fair trial of many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,22 @@ def resolve(
     if max(wanted) >= len(machine.gpus):
         raise _too_many(devices, len(machine.gpus))
     return tuple(f"cuda:{ordinal}" for ordinal in wanted)
+
+
+def crowd_note(devices: Sequence[str], cpu_count: int) -> str:
+    """What to say of ranks that are far more than the CPU cores that they share; empty where they are not.
+
+    Example:
+        >>> crowd_note(("cpu",) * 4, 2)
+        ''
+    """
+    if devices[0] != "cpu" or len(devices) <= _CROWD * cpu_count:
+        return ""
+    cores = "1 CPU core" if cpu_count == 1 else f"{cpu_count} CPU cores"
+    return (
+        f"{len(devices)} ranks share {cores} and take turns there: "
+        f"--devices {max(cpu_count, CPU_RANKS)} would do the same work sooner, in less memory."
+    )
 
 
 def as_local(

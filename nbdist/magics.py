@@ -5,33 +5,31 @@ from __future__ import annotations
 import os
 import re
 import sys
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from IPython.core import completer
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import (
-    Magics,
-    cell_magic,
-    line_cell_magic,
-    line_magic,
-    magics_class,
-    needs_local_scope,
-)
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from nbdist.cell import parse_cell
 from nbdist.commands import run_command
-from nbdist.errors import NbdistError
+from nbdist.errors import NbdistError, SessionError
 from nbdist.forksafety import ENVIRONMENT, can_fork, this_process
 from nbdist.help import help_text
 from nbdist.options import complete, parse_magic
 from nbdist.session import anything_held, debug, release, run_cell, shut_down, stop_sessions, warm_up
+from nbdist.views.screen import is_watched
 
 _NO_DEBUG = """\
 What was raised on a rank was raised in a process of its own that has ended: no frames are here to look into.
-With `%%distributed --hold` the ranks of a failed cell are kept: `%debug` or `%distributed debug` then opens
-pdb where the first of them failed, `%distributed debug 1` on rank 1. `breakpoint()` under `if rank == 0:`
-opens it on the way, and `%distributed stacks` shows where ranks that are up stand.
+With `%%distributed --hold` (or after `%pdb on`) the ranks of a failed cell are kept: `%debug` or
+`%distributed debug` then opens pdb where the first of them failed, `%distributed debug 1` on rank 1.
+`breakpoint()` under `if rank == 0:` opens it on the way, and `%distributed stacks` shows where ranks that are
+up stand.
 """
+_HELP = {"-h", "--help"}
 _COMPLETED = "%%distributed"
 _set_here: list[str] = []
 _watches: list[_Watch] = []
@@ -44,7 +42,12 @@ class DistributedMagics(Magics):
     @cell_magic
     def distributed(self, line: str, cell: str) -> Any:
         shell: Any = self.shell
+        if _HELP & set(line.split()):
+            print(help_text())
+            return None
         options = parse_magic(line)
+        if shell.call_pdb and is_watched(shell):  # %pdb on
+            options = replace(options, hold=True)
         parsed = parse_cell(cell, shell.transform_cell)
         return run_cell(shell, parsed, f"%%distributed {line}".rstrip(), options)
 
@@ -52,33 +55,28 @@ class DistributedMagics(Magics):
 
     @line_magic("distributed")  # type: ignore[arg-type]
     def distributed_line(self, line: str) -> None:
-        run_command(line)
+        if _HELP & set(line.split()):
+            print(help_text())
+        else:
+            run_command(line)
 
     distributed_line.__doc__ = help_text()  # type: ignore[assignment]
 
 
-@magics_class
-class DebugMagics(Magics):
-    """``%debug``, which after a failure on ranks would open pdb in nbdist's own frames."""
-
-    @needs_local_scope
-    @line_cell_magic
-    def debug(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
-        """IPython's ``%debug``. After a failure on ranks it opens pdb on the rank that failed first, if the
-        cell ran with ``--hold``; ``%distributed debug RANK`` opens it on any other.
-        """
-        shown_last = getattr(sys, "last_value", None)
-        if line.strip() or cell is not None or not isinstance(shown_last, NbdistError):
-            ipythons = _ipythons_debug(self.shell)
-            takes_scope = getattr(ipythons, "needs_local_scope", False)
-            return ipythons(line, cell, **{"local_ns": local_ns} if takes_scope else {})
-        if anything_held():
-            return debug()
+def _look_into_failure(shell: Any, force: bool = False) -> Any:
+    """IPython's post-mortem debugger, which serves ``%debug`` and ``%pdb``. After a failure on ranks it would
+    open pdb in frames of nbdist's; now it opens on the rank that failed first, if that is kept."""
+    if not isinstance(getattr(sys, "last_value", None), NbdistError):
+        return type(shell).debugger(shell, force)
+    if not (force or shell.call_pdb):
+        return None
+    if not anything_held():
         print(_NO_DEBUG)
-
-
-def _ipythons_debug(shell: Any) -> Any:
-    return shell.magics_manager.registry["ExecutionMagics"].debug
+        return None
+    try:
+        return debug()
+    except SessionError as error:
+        print(error, file=sys.stderr)
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:
@@ -143,7 +141,7 @@ def load(shell: InteractiveShell) -> None:
     kernel.events.register("pre_run_cell", watch.before)
     kernel.events.register("post_run_cell", watch.after)
     shell.register_magics(DistributedMagics)
-    shell.register_magics(DebugMagics)
+    kernel.debugger = partial(_look_into_failure, shell)
     if _has_matchers():
         shell.Completer.custom_matchers.append(completer.context_matcher()(_match))
     else:
@@ -164,7 +162,7 @@ def unload(shell: InteractiveShell) -> None:
     release()
     for kind in ("cell", "line"):
         shell.magics_manager.magics[kind].pop("distributed", None)
-        shell.magics_manager.magics[kind]["debug"] = _ipythons_debug(shell)
+    kernel.__dict__.pop("debugger", None)
     if _has_matchers():
         matchers = shell.Completer.custom_matchers
         matchers[:] = [matcher for matcher in matchers if matcher is not _match]

@@ -266,6 +266,21 @@ def test_debug_after_a_failure_explains_what_to_do(kernel: NotebookKernel) -> No
     assert "42" in plain(own.stdout).splitlines()
 
 
+def test_pdb_on_opens_pdb_on_the_rank_that_failed(kernel: NotebookKernel) -> None:
+    kernel.run("%pdb on").check()
+    failing = FAILING.replace(" --hold", "")
+    run = kernel.run(failing, answers=["p (a, b)", "q"])
+    assert error_of(run).startswith("RankFailedError: rank 1 of 2 failed at line 4")
+    assert "[1] (1, 0)" in plain(run.stdout).splitlines()
+    assert kernel.run("%distributed stop").check().stdout == ""
+    nobody = kernel.run(failing)  # where nobody can be asked
+    assert "%%distributed --hold" in nobody.stdout
+    assert kernel.run("%distributed stop").check().stdout == "No ranks are up.\n"
+    own = kernel.run("1 / 0", answers=["p 6 * 7", "q"])
+    assert "42" in plain(own.stdout).splitlines()
+    kernel.run("%pdb off").check()
+
+
 def test_where_nobody_can_be_asked_debug_says_so(kernel: NotebookKernel) -> None:
     kernel.run(FAILING)
     assert "this front end has no input box" in error_of(kernel.run("%distributed debug"))

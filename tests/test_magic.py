@@ -172,6 +172,25 @@ def test_a_question_mark_shows_the_help(kernel: NotebookKernel) -> None:
     assert_is_the_help(page["data"]["text/plain"])
 
 
+def test_help_as_an_option_shows_the_help(kernel: NotebookKernel) -> None:
+    for line in ("%%distributed --help\n1 / 0", "%%distributed --devices 2 -h\n1 / 0", "%distributed --help"):
+        shown = kernel.run(line).check().stdout
+        assert all(opt.usage in shown for opt in ALL_OPTIONS)
+
+
+def test_many_more_ranks_than_cores_are_remarked_upon(kernel: NotebookKernel) -> None:
+    cores = kernel.value("sorted(__import__('os').sched_getaffinity(0))")
+    kernel.run(f"__import__('os').sched_setaffinity(0, {cores[:1]})").check()
+    run = kernel.run("%%distributed --devices 9 --no-init\nx = world_size").check()
+    assert run.stderr == (
+        "nbdist: 9 ranks share 1 CPU core and take turns there: --devices 2 would do the same work sooner, "
+        "in less memory.\n"
+    )
+    assert kernel.value("x") == 9
+    assert kernel.run("%%distributed --devices 8 --no-init\nx = world_size").check().stderr == ""
+    kernel.run(f"__import__('os').sched_setaffinity(0, {cores})").check()
+
+
 def test_shift_tab_shows_the_help(kernel: NotebookKernel) -> None:
     assert_is_the_help(kernel.inspect("%%distributed"))
 

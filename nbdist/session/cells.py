@@ -22,7 +22,7 @@ def run_cell(shell: Any, cell: Cell, first_line: str, options: Options) -> Any:
         The last expression's value, or None where the cell shows none.
 
     Raises:
-        OptionError: before anything starts.
+        OptionError, CellSyntaxError: before anything starts.
         RankFailedError: the cell failed; rank 0's changes are in the notebook all the same.
         KeyboardInterrupt: the run was interrupted.
     """

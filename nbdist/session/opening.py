@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from nbdist.devices import as_local, resolve, this_machine
+from nbdist.devices import as_local, crowd_note, resolve, this_machine, usable_cpu_count
 from nbdist.messages import Assignment
 from nbdist.options import Options
 from nbdist.session.ranks import Ranks
@@ -48,6 +48,9 @@ def namespace_of(shell: Any) -> dict[str, Any]:
 
 def open_ranks(assignments: list[Assignment], options: Options, shell: Any) -> Ranks:
     """Ranks that are not started yet."""
+    crowd = crowd_note([assignment.device for assignment in assignments], usable_cpu_count())
+    if crowd:
+        Screen(shell).note(crowd)
     view = partial(_text_view, len(assignments), not is_watched(shell))
     return Ranks(assignments, options, Screen(shell), view)
 
