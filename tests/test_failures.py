@@ -289,19 +289,53 @@ def test_the_cause_is_the_notebooks_own_exception(kernel: NotebookKernel) -> Non
     assert kernel.value("type(error.__cause__) is BadBatch and error.__cause__.args") == ("seven",)
 
 
-def test_a_cause_that_cannot_be_pickled_is_left_out(kernel: NotebookKernel) -> None:
-    kernel.run(
-        CATCH
-        + """
-    import threading
+SIGNATURES = """
+import subprocess, threading
 
-    def work():
-        raise ValueError("has a lock", threading.Lock())
+class Coded(Exception):
+    def __init__(self, code, detail):
+        super().__init__(f"code {code}: {detail}")
+        self.code, self.detail = code, detail
 
-    error = caught(work, devices=2)
-    """
-    ).check()
-    assert kernel.value("error.__cause__ is None and 'has a lock' in str(error)") is True
+class Named(OSError):
+    def __init__(self, *, path):
+        super().__init__(2, "no such file", path)
+        self.path = path
+
+class Locked(Exception):
+    def __init__(self, code):
+        super().__init__("locked", threading.Lock())
+        self.code, self.lock = code, threading.Lock()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("Coded(3, 'late')", "(e.args, e.code, e.detail, type(e) is Coded)"),
+        ("Named(path='x')", "(e.errno, e.filename, e.path, type(e) is Named)"),
+        ("subprocess.CalledProcessError(3, ['x'])", "(e.returncode, e.cmd, str(e))"),
+        ("UnicodeDecodeError('utf-8', b'x', 0, 1, 'odd')", "(e.object, e.reason, str(e))"),
+    ],
+)
+def test_an_exception_with_arguments_of_its_own_is_the_cause_and_comes_back(
+    kernel: NotebookKernel, made: str, told: str
+) -> None:
+    kernel.run(f"{SIGNATURES}\ne = {made}").check()
+    expected = kernel.value(told)
+    failure_of(kernel.run(f"%%distributed --devices 2\nraise {made}"))
+    kernel.run("import sys\ne = sys.last_value.__cause__").check()
+    assert kernel.value(told) == expected
+    kernel.run(f"%%distributed --devices 2\ne = {made}").check()
+    assert kernel.value(told) == expected
+
+
+def test_what_of_a_cause_cannot_be_pickled_is_left_out(kernel: NotebookKernel) -> None:
+    kernel.run(SIGNATURES).check()
+    failure_of(kernel.run("%%distributed --devices 2\nraise Locked(7)"))
+    kernel.run("import sys\ne = sys.last_value.__cause__").check()
+    told = "(type(e) is Locked, e.args[0], e.args[1][:9], e.code, hasattr(e, 'lock'))"
+    assert kernel.value(told) == (True, "locked", "<unlocked", 7, False)
 
 
 def test_a_failed_cells_exception_can_be_had_afterwards(kernel: NotebookKernel) -> None:

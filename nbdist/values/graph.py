@@ -18,7 +18,7 @@ import cloudpickle
 from nbdist.values.classes import without_notebooks_code
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.numbers import NumberReducer
-from nbdist.values.rebuild import Reduce, reduce_function, reducer_of
+from nbdist.values.rebuild import Reduce, make_error, reduce_function, reducer_of
 from nbdist.values.shards import SHARDS
 from nbdist.values.twins import Twins
 from nbdist.values.unwrapping import FLAT
@@ -126,11 +126,32 @@ class GraphUnpickler(pickle.Unpickler):
 
 
 def dump_error(error: BaseException, twins: Twins) -> bytes | None:
-    """An exception as bytes, or None where it cannot be pickled."""
+    """An exception as bytes, without attributes that cannot be pickled; None where nothing of it can."""
+    whole = _dumped(error, twins)
+    if whole is not None:
+        return whole
+    bare = call_foreign(lambda: make_error(type(error), tuple(_or_repr(arg, twins) for arg in error.args)))
+    if isinstance(bare, Refusal):
+        return None
+    held = {name: _if_dumped(value, twins) for name, value in vars(error).items()}
+    vars(bare).update({name: value for name, value in held.items() if value is not None})
+    bare.__cause__, bare.__suppress_context__ = _if_dumped(error.__cause__, twins), error.__suppress_context__
+    return _dumped(bare, twins)
+
+
+def _if_dumped(value: Any, twins: Twins) -> Any:
+    return value if _dumped(value, twins) is not None else None
+
+
+def _or_repr(value: Any, twins: Twins) -> Any:
+    return value if _dumped(value, twins) is not None else repr(value)
+
+
+def _dumped(value: Any, twins: Twins) -> bytes | None:
     stream = io.BytesIO()
     pickler = GraphPickler(stream, twins, definitions_only=True, out_of_band=False)
-    dumped = call_foreign(partial(pickler.dump, error))
-    return None if isinstance(dumped, Refusal) else stream.getvalue()
+    refused = isinstance(call_foreign(partial(pickler.dump, value)), Refusal)
+    return None if refused else stream.getvalue()
 
 
 def load_error(data: bytes, twins: Twins) -> BaseException | None:

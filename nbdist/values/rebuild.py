@@ -196,14 +196,35 @@ def _fill_container(obj: Any, state: Any) -> None:
 
 
 def _reduce_error(error: BaseException) -> Any:
-    """An exception with what it was raised from."""
-    if error.__cause__ is None and not error.__suppress_context__:
-        return None
-    reduced = error.__reduce_ex__(4)
-    if isinstance(reduced, str) or len(reduced) > 3:
-        return None
-    make, args, state = (*reduced, None)[:3]
+    """An exception with what it was raised from, made without the `__init__` of its own class, which may
+    take other arguments than those that exceptions keep."""
+    cls: Any = type(error)
+    if not _is_builtins_way(cls, "__reduce_ex__") or not _is_builtins_way(cls, "__reduce__"):
+        reduced = error.__reduce_ex__(4)
+        plain = error.__cause__ is None and not error.__suppress_context__
+        if plain or isinstance(reduced, str) or len(reduced) > 3:
+            return reduced
+        make, args, state = (*reduced, None)[:3]
+    else:
+        _, args, state = (*error.__reduce_ex__(4), None)[:3]
+        make, args = make_error, (cls, args)
     return make, args, (state, error.__cause__, error.__suppress_context__), None, None, _fill_error
+
+
+def _is_builtins_way(cls: Any, name: str) -> bool:
+    return any(getattr(cls, name) is getattr(base, name) for base in cls.__mro__ if _is_builtin(base))
+
+
+def _is_builtin(cls: type) -> bool:
+    return issubclass(cls, BaseException) and cls.__module__ == "builtins"
+
+
+def make_error(cls: Any, args: tuple[Any, ...]) -> Any:
+    """An exception with the arguments of Python's own class that it is made of, without attributes."""
+    builtin: Any = next(base for base in cls.__mro__ if _is_builtin(base))
+    error = builtin.__new__(cls, *args)
+    builtin.__init__(error, *args)
+    return error
 
 
 def _fill_error(error: BaseException, filling: Any) -> None:
