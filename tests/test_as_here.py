@@ -158,6 +158,41 @@ CASES: dict[str, Case] = {
         checks=("next(count) == 5",),
         noted=("nbdist: count (its new content) stays behind: count objects",),
     ),
+    "simple queues hold what the cell put into them": Case(
+        setup="import queue\nitem, line = [], queue.SimpleQueue()\nfor one in 'abc': line.put(one)\nline.get()",
+        cell="line.get()\nline.put(item)\nmade = queue.SimpleQueue()\nmade.put(line)",
+        checks=("[line.get() for _ in range(2)][1] is item", "line.empty() and made.get() is line"),
+    ),
+    "caches that changed are named": Case(
+        setup="""
+            import functools
+            @functools.lru_cache
+            def double(x):
+                return 2 * x
+            double(1)
+            """,
+        cell="double(1), double(2)",
+        checks=("double.cache_info().currsize == 1",),
+        noted=("nbdist: double (its new content) stays behind: what it has cached stays on the ranks.",),
+    ),
+    "databases in memory that changed are named": Case(
+        setup="""
+            import sqlite3
+            memory, file = sqlite3.connect(":memory:"), sqlite3.connect("kept.db")
+            for database in (memory, file):
+                database.execute("create table t (x)")
+                database.commit()
+            """,
+        cell="""
+            memory.execute("insert into t values (1)")
+            if rank == 0:
+                file.execute("insert into t values (1)")
+                file.commit()
+            """,
+        checks=("file.execute('select x from t').fetchall() == [(1,)]",),
+        noted=("nbdist: memory (its new content) stays behind: its database is in memory",),
+        only_fork="a connection cannot be pickled",
+    ),
     "objects of compiled code that changed are named": Case(
         setup="import decimal\ncontext = decimal.Context(prec=3)",
         cell="context.prec = 5",
@@ -235,7 +270,7 @@ CASES: dict[str, Case] = {
                 inner = [inner]
             """,
         checks=("'inner' not in globals()",),
-        noted=("nbdist: inner stays behind: cannot pickle '_thread.lock' object",),
+        noted=("nbdist: inner stays behind: it holds a lock, which cannot leave its process",),
     ),
     # numpy and pandas
     "new arrays are arrays of their own": Case(

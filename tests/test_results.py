@@ -154,7 +154,7 @@ def test_a_result_that_cannot_travel_is_shown_all_the_same(kernel: NotebookKerne
     assert run.result is not None
     assert (run.result["text/plain"], run.result["text/html"]) == ("the plot", "<b>plot</b>")
     assert run.stderr.startswith("nbdist: the ")
-    assert run.stderr.endswith(" stays behind: cannot pickle '_thread.lock' object\n")
+    assert run.stderr.endswith("is a lock, which cannot leave its process. Make it anew in the notebook\n")
 
 
 # ── What stays behind ───────────────────────────────────────────────────────────────────────────────────────
@@ -178,9 +178,9 @@ def test_what_cannot_be_pickled_is_named_and_the_rest_arrives(kernel: NotebookKe
     ).check()
     assert sorted(run.stderr.splitlines()) == [
         "nbdist: grumpy stays behind: not for",
-        "nbdist: lock stays behind: cannot pickle '_thread.lock' object",
-        "nbdist: shared stays behind: cannot pickle '_thread.lock' object",
-        "nbdist: steps stays behind: cannot pickle 'generator' object",
+        "nbdist: lock stays behind: it is a lock, which cannot leave its process. Make it anew in the notebook",
+        "nbdist: shared stays behind: shared['lock'] is a lock, which cannot leave its process. Make it anew in the notebook",
+        "nbdist: steps stays behind: it is a generator, which cannot leave its process. Keep what it gives, in a list say",
     ]
     assert run.stdout == ""
     assert kernel.value("after[0] is before and before.sum().item()") == 3
@@ -227,7 +227,10 @@ def test_what_cannot_be_rebuilt_here_is_named_and_the_rest_arrives(kernel: Noteb
 def test_an_old_name_keeps_its_value_if_the_new_one_stays_behind(kernel: NotebookKernel) -> None:
     kernel.run("handle = 'old'").check()
     run = kernel.run("%%distributed --devices 2\nimport threading\nhandle = threading.Lock()").check()
-    assert run.stderr == "nbdist: handle stays behind: cannot pickle '_thread.lock' object\n"
+    assert (
+        run.stderr
+        == "nbdist: handle stays behind: it is a lock, which cannot leave its process. Make it anew in the notebook\n"
+    )
     assert kernel.value("handle") == "old"
 
 
@@ -242,7 +245,7 @@ def test_an_object_whose_new_content_cannot_travel_is_left_as_it_was(kernel: Not
         """
     ).check()
     assert run.stderr.startswith("nbdist: items")
-    assert "cannot pickle '_thread.lock' object" in run.stderr
+    assert "items[1] is a lock, which cannot leave its process" in run.stderr
     assert kernel.value("(items, other)") == ([1], [1, 2])
 
 
@@ -339,3 +342,32 @@ def test_changes_come_back_although_rank_0_waited_for_the_rank_that_failed(kerne
     assert run.error is not None, run.describe()
     assert run.error.evalue == "rank 1 of 3 failed at line 5: ValueError: bad batch"
     assert kernel.value("(history, weights.tolist())") == (["before"], [1, 1, 1])
+
+
+STAYING = {
+    "threading.Thread(target=print)": "it is a thread, which cannot leave its process. Keep what it gave",
+    "cf.ThreadPoolExecutor(1)": "it is a pool of threads or processes, which cannot leave",
+    "socket.socket()": "it is a network connection (socket), which cannot leave its process. Connect anew",
+    "sqlite3.connect(':memory:')": "it is a connection to a database, which cannot leave",
+    "[mp.Queue()]": "x[0] is a queue between threads or processes, which cannot leave its process",
+    "sys._getframe()": "it is a traceback (frame), which cannot leave its process. Keep its text",
+    "iter(torch.utils.data.DataLoader([1]))": "it is an iterator over a DataLoader",
+    "(lambda held: lambda: held)(open('/dev/null'))": "x's held is an open file (TextIOWrapper), which",
+    "types.SimpleNamespace(inner={'a': (n for n in 'ab')})": "x.inner['a'] is a generator, which cannot leave",
+    "enumerate(n for n in 'ab')": "it holds a generator, which cannot leave its process",
+    "torch.distributed.group.WORLD": "it is a part of the ranks' process group",
+    "zlib.compressobj()": "it is a Compress, which cannot leave its process. Keep what you need of it",
+}
+
+
+@pytest.mark.parametrize("made", STAYING)
+def test_what_stays_behind_is_told_in_plain_words(kernel: NotebookKernel, made: str) -> None:
+    imports = (
+        "import concurrent.futures as cf, multiprocessing as mp, socket, sqlite3, sys, threading, types, zlib"
+    )
+    kernel.run(f"{imports}\nimport torch").check()
+    run = kernel.run(f"%%distributed --devices 2\nx = {made}").check()
+    assert run.stderr.startswith(f"nbdist: x stays behind: {STAYING[made]}")
+    assert "pickle" not in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert kernel.value("'x' in globals()") is False

@@ -169,7 +169,7 @@ TABLE: dict[str, Entry] = {
         cell="second = next(numbers)",
         expression="second",
         expected=1,
-        refused="cannot pickle 'generator' object",
+        refused="it is a generator, which cannot leave its process",
         documented=UNPICKLABLE,
     ),
     "generator function": Entry(
@@ -863,7 +863,7 @@ TABLE: dict[str, Entry] = {
         cell="with lock:\n    locked = lock.locked()",
         expression="locked",
         expected=True,
-        refused="cannot pickle '_thread.lock' object",
+        refused="it is a lock, which cannot leave its process",
         documented=UNPICKLABLE,
     ),
     "a lock held by a thread": Entry(
@@ -881,7 +881,7 @@ TABLE: dict[str, Entry] = {
         cell="stays_locked = not held.acquire(timeout=0)\nrunning = [t.name for t in threading.enumerate()]",
         expression="(stays_locked, 'holder' in running)",
         expected=(True, False),
-        refused="cannot pickle '_thread.lock' object",
+        refused="it is a lock, which cannot leave its process",
         documented=UNPICKLABLE,
         undo="go_on.set()\nholder.join()",
     ),
@@ -895,7 +895,7 @@ TABLE: dict[str, Entry] = {
         cell="line = opened.readline()",
         expression="(line, opened.readline())",
         expected=("second\n", ""),
-        refused="an open file stays with its process",
+        refused="it is an open file (TextIOWrapper), which cannot leave its process",
         documented=UNPICKLABLE,
         undo="opened.close()",
     ),
@@ -904,7 +904,7 @@ TABLE: dict[str, Entry] = {
         cell="rows = database.execute('select count(*) from t').fetchone()",
         expression="rows",
         expected=(0,),
-        refused="cannot pickle 'sqlite3.Connection' object",
+        refused="it is a connection to a database, which cannot leave its process",
         documented=UNPICKLABLE,
         undo="database.close()",
     ),
@@ -1019,7 +1019,7 @@ def test_a_name_that_cannot_be_sent_matters_only_if_it_is_read(notebook: Noteboo
     ).check()
     processes = notebook.processes().keys()
     read = notebook.run(distributed("forkserver", "stages.append('ran')\nlocked()"))
-    assert_refused(read, "lock", "cannot pickle '_thread.lock' object")
+    assert_refused(read, "lock", "it is a lock, which cannot leave its process")
     assert notebook.processes().keys() == processes
     assert notebook.value("stages") == []
     assigned = notebook.run(distributed("forkserver", "lock = harmless()\nlock")).check()
@@ -1034,7 +1034,7 @@ def test_a_call_that_cannot_be_sent_is_refused(notebook: NotebookKernel) -> None
     )
     assert run.error is not None
     assert run.error.ename == "LaunchError"
-    assert "cannot pickle '_thread.lock' object" in run.error.evalue
+    assert "the call.args[0] is a lock, which cannot leave its process" in run.error.evalue
 
 
 def test_a_large_tensor_is_copied_once_for_all_ranks(notebook: NotebookKernel) -> None:

@@ -20,6 +20,7 @@ from nbdist.values.kind import Buffer
 from nbdist.values.kinds import kind_of
 from nbdist.values.landing import Landed
 from nbdist.values.parcel import Echo, pack
+from nbdist.values.reasons import explain
 from nbdist.values.size import described
 from nbdist.values.surroundings import RANDOM, Surroundings, difference, surroundings
 from nbdist.values.twins import Changes, Twins
@@ -137,7 +138,8 @@ class Ledger:
         packed = pack({"work": (work, wanted)}, self._twins, definitions_only=True)
         if packed.lost:
             os.close(packed.fd)
-            raise SessionError(f"The work cannot be sent to the ranks: {packed.lost['work']}")
+            reason = explain("the call", work.objects, packed.lost["work"], advise=False)
+            raise SessionError(f"The call cannot be sent to the ranks: {reason}")
         return packed.parcel, packed.fd
 
     def _message(self, news: Parcel, work: Parcel) -> Run:
@@ -262,12 +264,13 @@ class Ledger:
 
     def _check(self, lost: Mapping[str, str], work: Work, names: set[str]) -> None:
         """What the work reads must be there; what it assigns by itself may be missing."""
-        for key, reason in lost.items():
+        for key, why in lost.items():
             kind, _, name = key.partition(":")
             if kind == "name" and name in names and name in work.assigns:
                 continue
             if kind in ("object", "memory"):
                 name = self._twins.labels[int(name)]
+            reason = explain(name, self._twins.namespace.get(name), why, advise=False)
             raise SessionError(
                 f"{name} cannot be sent to the ranks, and the cell or a function that it calls reads it: "
                 f"{reason}. Make {name} in a cell on the ranks."

@@ -14,6 +14,7 @@ from nbdist.messages import Parcel
 from nbdist.start.birth import Birth
 from nbdist.values.memory import Original, open_memory
 from nbdist.values.parcel import LABELS, TWINS, Echo, pack, unpack_each
+from nbdist.values.reasons import explain
 from nbdist.values.surroundings import Surroundings, settle, surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.walk import Reached, is_definition, reached
@@ -58,7 +59,10 @@ def pack_luggage(birth: Birth) -> Luggage:
             parcel, fd = packed.parcel, packed.fd
             return Luggage(parcel=parcel, fd=fd, names=tuple(sorted(found.names)), lost=lost)
         os.close(packed.fd)
-        lost |= {key.partition(":")[2] or key: reason for key, reason in packed.lost.items()}
+        for key, reason in packed.lost.items():
+            name = key.partition(":")[2] or key
+            title, value = ("the call", birth.work) if key == "work" else (name, values[key])
+            lost[name] = explain(title, value, reason, advise=False)
         _check(lost, birth)
         # Without these names, and without what only they lead to.
         objects = birth.work.objects if birth.work is not None else {}

@@ -69,6 +69,8 @@ _BY_BASE: tuple[tuple[type, Kind], ...] = (
     (memoryview, plain.ViewKind()),
     *_each(library.WeakKind(), weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary),
     *_each(_INSTANCE, queue.Queue),
+    (queue.SimpleQueue, library.SimpleQueueKind()),
+    (functools._lru_cache_wrapper, library.CachedKind()),
     (threading.Event, library.EventKind()),
     *_each(library.FileKind(), io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom),
     (io.FileIO, library.FileKind()),
@@ -94,6 +96,7 @@ _BY_NAME: tuple[tuple[str, str, Kind], ...] = (
     ("numpy.random", "RandomState", plain.OldNumpyGeneratorKind()),
     ("torch", "Generator", plain.TorchGeneratorKind()),
     ("torch.utils.data", "DataLoader", plain.LoaderKind()),
+    ("sqlite3", "Connection", library.DatabaseKind()),
 )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextvars
 import ctypes
+import gc
 import hashlib
 import pickle
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -107,6 +109,60 @@ class EventKind(Kind):
             twin.set()
         else:
             twin.clear()
+
+
+class SimpleQueueKind(Kind):
+    """`queue.SimpleQueue`: what waits in it."""
+
+    def content(self, obj: Any) -> Content:
+        return Content(waiting_in(obj))
+
+    def portable(self, obj: Any) -> Any:
+        return waiting_in(obj)
+
+    def land(self, twin: Any, portable: Any) -> None:
+        while not twin.empty():
+            twin.get_nowait()
+        for item in portable:
+            twin.put(item)
+
+
+def waiting_in(queue: Any) -> tuple[Any, ...]:
+    """What waits in a `queue.SimpleQueue`, which is left as it is."""
+    held = [part for part in gc.get_referents(queue) if part is not type(queue)]
+    # Before Python 3.13 it keeps a list, at whose begin there may be places of what has gone.
+    items = held if sys.version_info >= (3, 13) else held[0] if held else []
+    size = queue.qsize()
+    return tuple(items[len(items) - size :])
+
+
+class CachedKind(PlainInstance):
+    """Functions of the user's behind `functools.lru_cache`, whose cache compiled code keeps to itself."""
+
+    def content(self, obj: Any) -> Content:
+        info = obj.cache_info()
+        return Content(super().content(obj).parts, (info.misses, info.currsize))
+
+    def difference(self, obj: Any, before: Content) -> Any:
+        if obj.__module__ == "__main__" and self.content(obj).facts != before.facts:
+            raise TypeError("what it has cached stays on the ranks. Calls in the notebook compute it anew")
+        return super().difference(obj, before)
+
+
+class DatabaseKind(Kind):
+    """`sqlite3.Connection`: what is in a file all processes see, what is in memory none but its own."""
+
+    def content(self, obj: Any) -> Content:
+        return Content(facts=(obj.total_changes,))
+
+    def portable(self, obj: Any) -> Any:
+        if not any(file for _, _, file in obj.execute("PRAGMA database_list")):
+            raise TypeError(
+                "its database is in memory, and what it holds stays on the rank. Keep it in a file"
+            )
+
+    def land(self, twin: Any, portable: Any) -> None:
+        """Nothing: the file is the same."""
 
 
 class ContextVarKind(Kind):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nbdist.values.kind import attributes_of, set_attributes
-from nbdist.values.library import check_no_address, fill_weak
+from nbdist.values.library import check_no_address, fill_weak, waiting_in
 
 Reduce = Callable[[Any], Any]
 
@@ -242,9 +242,18 @@ def _fill_queue(obj: Any, state: Any) -> None:
     obj.queue, obj.unfinished_tasks = state
 
 
+def _reduce_simple_queue(obj: Any) -> Any:
+    return type(obj), (), waiting_in(obj), None, None, _fill_simple_queue
+
+
+def _fill_simple_queue(obj: Any, items: tuple[Any, ...]) -> None:
+    for item in items:
+        obj.put(item)
+
+
 def _reduce_file(file: Any) -> Any:
     if not file.closed:
-        raise TypeError("an open file stays with its process")
+        raise TypeError(f"cannot pickle {type(file).__name__!r} object")
     return _make_closed_file, ("b" if not isinstance(file, io.TextIOWrapper) else "",)
 
 
@@ -280,6 +289,7 @@ _EXACTLY: dict[type, Reduce] = {
     weakref.ref: _reduce_reference,
     memoryview: _reduce_view,
     **dict.fromkeys((weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _reduce_weak),
+    queue.SimpleQueue: _reduce_simple_queue,
     **dict.fromkeys((queue.Queue, queue.LifoQueue, queue.PriorityQueue), _reduce_queue),
     type(ctypes.Array): _reduce_c_array_class,
 }

@@ -17,6 +17,7 @@ from nbdist.messages import Finished, Parcel, SendAgain, Values
 from nbdist.shell import current_shell
 from nbdist.values.memory import write_memory
 from nbdist.values.parcel import Echo, pack
+from nbdist.values.reasons import explain
 from nbdist.values.size import described
 from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
@@ -131,10 +132,11 @@ def finished(
             echo=echo,
             lends=not again.copied,
         )
-        unfit = {key: packed.lost[key] for key in limits.unfit}
+        unpacked = {key: _explained(key, chosen, twins, why) for key, why in packed.lost.items()}
+        unfit = {key: unpacked[key] for key in limits.unfit}
         saved = _saved(unfit, done, twins, names, logs, rank) if unfit and not wanted.live else {}
     missing = _missing(wanted, names, rank) if done.error is None else {}
-    lost = {**missing, **refused, **again.without, **packed.lost}
+    lost = {**missing, **refused, **again.without, **unpacked}
     if wanted.live and wanted.output is None:
         _keep_lost(lost, names, kept)
     unbound = tuple(twins.unbound()) if rank == 0 == wanted.lead and wanted.output is None else ()
@@ -249,6 +251,14 @@ def nothing_to_hand_over(done: Done, reason: str) -> HandOver:
     """How a rank's work ended whose values cannot be handed over at all."""
     values = Values(parcel=Parcel(frames=(), buffers=(), size_bytes=0), lost={"everything": reason})
     return HandOver(message=Finished(outcome=done.outcome, values=values), fd=write_memory(0, ()))
+
+
+def _explained(key: str, values: Mapping[str, Any], twins: Twins, reason: str) -> str:
+    """Why a value could not be packed, told of the value as the notebook knows it."""
+    if is_in_place(key):
+        number = int(key.partition(":")[2])
+        return explain(twins.labels[number], twins.known[number], reason)
+    return explain(_title(key, twins), values[key], reason)
 
 
 def _title(key: str, twins: Twins) -> str:
