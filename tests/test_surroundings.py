@@ -196,3 +196,57 @@ def test_ranks_other_than_0_change_nothing_around_the_notebook(kernel: NotebookK
     kernel.run("import os").check()
     kernel.run("%%distributed --devices 2\nif rank == 1:\n    os.chdir('/')").check()
     assert kernel.value("os.getcwd()") == str(kernel.working_folder)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_cell_sets_in_ipython_holds_for_later_cells(fresh: NotebookKernel, method: str) -> None:
+    fresh.run(
+        "class Point:\n    pass\nplain = get_ipython().display_formatter.formatters['text/plain']"
+    ).check()
+    run = fresh.run(
+        f"""
+        %%distributed --devices 2 --start-method {method}
+        %precision 3
+        %alias greet echo hello
+        %config InteractiveShell.ast_node_interactivity = "all"
+        %xmode Minimal
+        %load_ext autoreload
+        formatters = get_ipython().display_formatter.formatters
+        _ = formatters["text/html"].for_type(Point, lambda point: "<b>a point</b>")
+        _ = formatters["text/html"].for_type_by_name("fractions", "Fraction", lambda number: "<i>half</i>")
+        from IPython.core.magic import register_line_magic
+        @register_line_magic
+        def twice(line):
+            return 2 * line
+        del formatters
+        """
+    ).check()
+    assert run.stderr == ""
+    assert fresh.run("1 / 3").check().result == {"text/plain": "0.333"}
+    assert fresh.run("%greet you").check().stdout.split() == ["hello", "you"]
+    shown = fresh.run("1\n2").check()
+    assert [content["data"]["text/plain"] for content in shown.contents("execute_result")] == ["1", "2"]
+    html = fresh.run("Point()").check().result
+    assert html is not None
+    assert html["text/html"] == "<b>a point</b>"
+    half = fresh.run("import fractions; fractions.Fraction(1, 2)").check().result
+    assert half is not None
+    assert half["text/html"] == "<i>half</i>"
+    assert fresh.run("%twice ab").check().result == {"text/plain": "'abab'"}
+    failed = fresh.run("def fail():\n    1 / 0\nfail()").error
+    assert failed is not None
+    assert failed.text.strip() == "ZeroDivisionError: division by zero"
+    assert fresh.value("'IPython.extensions.autoreload' in get_ipython().extension_manager.loaded") is True
+    # And the next cell's ranks find it so.
+    again = fresh.run(f"%%distributed --devices 2 --start-method {method}\n%greet ranks\n2 / 3").check()
+    assert again.stdout.split() == ["hello", "ranks"]
+    assert again.result == {"text/plain": "0.667"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_default_device_of_tensors_comes_back(fresh: NotebookKernel, method: str) -> None:
+    start = f"%%distributed --devices 2 --start-method {method} --no-init\n"
+    fresh.run(f"{start}torch.set_default_device('meta')").check()
+    assert fresh.value("str(torch.ones(1).device)") == "meta"
+    fresh.run(f"{start}here = str(torch.ones(1).device)\ntorch.set_default_device('cpu')").check()
+    assert fresh.value("(here, str(torch.ones(1).device))") == ("meta", "cpu")

@@ -49,7 +49,7 @@ def pack_luggage(birth: Birth) -> Luggage:
         ordered = sorted(found.names, key=lambda name: (_turn(found.namespace[name]), name))
         names = {f"name:{name}": found.namespace[name] for name in ordered}
         values = {
-            "surroundings": surroundings(),
+            "surroundings": surroundings(given=True),
             "sources": sources_of(found.objects.values()),
             **names,
             "work": (birth.work, birth.wanted),

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from nbdist.shell import current_shell
+from nbdist.values import ipython
 from nbdist.values.foreign import Refusal, call_foreign
 
 Surroundings = Mapping[str, Any]
@@ -37,13 +38,17 @@ class _Fact:
         read: its value now.
         write: makes it as it is in another process; takes what `difference` gave.
         difference: what is to be written, from the value before (None if there was none) and after.
+        same: whether nothing is to be written.
         module: which must have been imported; else there is nothing to look at.
+        given: whether a worker that is no fork of the kernel is given it.
     """
 
     read: Callable[[], Any]
     write: Callable[[Any], None]
     difference: Callable[[Any, Any], Any] = lambda _, after: after
+    same: Callable[[Any, Any], bool] = lambda before, after: _same(before, after)
     module: str = "sys"
+    given: bool = True
 
     @property
     def can_be_written(self) -> bool:
@@ -121,7 +126,14 @@ def _torch_settings() -> dict[str, Any]:
         "cudnn.benchmark": torch.backends.cudnn.benchmark,
         "cudnn.deterministic": torch.backends.cudnn.deterministic,
         "printing": vars(torch._tensor_str.PRINT_OPTS).copy(),
+        "device": _default_device(),
     }
+
+
+def _default_device() -> str:
+    """That of new tensors. A GPU is none for the notebook, which never touches one."""
+    device = getattr(_torch(), "get_default_device", lambda: None)()  # torch 2.3 and later
+    return str(device) if device is not None and device.type in ("cpu", "meta") else ""
 
 
 def _write_torch_settings(changed: Mapping[str, Any]) -> None:
@@ -139,6 +151,9 @@ def _write_torch_settings(changed: Mapping[str, Any]) -> None:
         torch.autograd.set_detect_anomaly(
             mode, changed.get("anomaly.nan", torch.is_anomaly_check_nan_enabled())
         )
+    if changed.get("device"):
+        # None takes back what makes each function of torch ask for the device.
+        torch.set_default_device(changed["device"] if changed["device"] != "cpu" else None)
     for name in ("benchmark", "deterministic"):
         if f"cudnn.{name}" in changed:
             setattr(torch.backends.cudnn, name, changed[f"cudnn.{name}"])
@@ -178,6 +193,33 @@ _FACTS: dict[str, _Fact] = {
     "the recursion limit": _Fact(read=sys.getrecursionlimit, write=sys.setrecursionlimit),
     "features of later cells": _Fact(  # from __future__ import ...
         module="IPython", read=_compiler_flags, write=_write_compiler_flags
+    ),
+    "IPython's settings": _Fact(
+        module="IPython",
+        read=ipython.read_settings,
+        write=ipython.write_settings,
+        difference=ipython.changed_settings,
+    ),
+    "IPython's mode of tracebacks": _Fact(
+        module="IPython", read=ipython.read_traceback_mode, write=ipython.write_traceback_mode
+    ),
+    "IPython's aliases": _Fact(
+        module="IPython", read=ipython.read_aliases, write=ipython.write_aliases, difference=_changed_items
+    ),
+    "IPython's extensions": _Fact(
+        module="IPython",
+        read=ipython.read_extensions,
+        write=ipython.write_extensions,
+        difference=ipython.added_extensions,
+        given=False,
+    ),
+    "IPython's formatters and magics": _Fact(
+        module="IPython",
+        read=ipython.read_functions,
+        write=ipython.write_functions,
+        difference=ipython.changed_functions,
+        same=lambda before, after: not ipython.changed_functions(before, after),
+        given=False,
     ),
     "decimal's context": _Fact(
         module="decimal",
@@ -231,9 +273,10 @@ _FACTS: dict[str, _Fact] = {
 """In the order in which they are written: what is imported comes from ``sys.path``."""
 
 
-def surroundings() -> Surroundings:
-    """What can be told of this process now, by title."""
-    told = {title: call_foreign(fact.read) for title, fact in _FACTS.items() if fact.module in sys.modules}
+def surroundings(*, given: bool = False) -> Surroundings:
+    """What can be told of this process now, by title; or only what other processes are given of it."""
+    facts = {title: fact for title, fact in _FACTS.items() if fact.given or not given}
+    told = {title: call_foreign(fact.read) for title, fact in facts.items() if fact.module in sys.modules}
     return {title: value for title, value in told.items() if not isinstance(value, Refusal)}
 
 
@@ -242,7 +285,7 @@ def difference(before: Surroundings, after: Surroundings) -> Surroundings:
     changed: dict[str, Any] = {}
     for title, value in after.items():
         former = before.get(title)
-        if not _same(former, value):
+        if not _FACTS[title].same(former, value):
             changed[title] = _FACTS[title].difference(former, value)
     return changed
 
