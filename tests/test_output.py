@@ -204,6 +204,33 @@ def test_displays_can_be_updated_and_cleared(kernel: NotebookKernel) -> None:
     assert outline(cleared) == [("stdout", "old\n"), ("clear_output", ""), ("stdout", "new\n")]
 
 
+def test_a_display_of_an_earlier_cell_is_updated_by_rank_0(kernel: NotebookKernel) -> None:
+    kernel.run("handle = display('begun', display_id='earlier')").check()
+    run = kernel.run(
+        """
+        %%distributed --devices 3
+        import torch.distributed as dist
+        for turn in (2, 1, 0):
+            if rank == turn:
+                handle.update(f"from rank {rank}")
+            dist.barrier()
+        """
+    ).check()
+    shown = [
+        (message.content["transient"]["display_id"], message.content["data"]["text/plain"])
+        for message in run.messages
+        if message.msg_type.endswith("display_data")
+    ]
+    assert [text for display_id, text in shown if display_id == "earlier"] == ["'from rank 0'"]
+    assert [text for display_id, text in shown if display_id != "earlier"] == [
+        "'from rank 1'",
+        "'from rank 2'",
+    ]
+    assert run.stdout == "[1]\n[2]\n"
+    both = kernel.run("%%distributed --devices 3\nhandle.update('all')").check()
+    assert outline(both) == [("update_display_data", "'all'")]
+
+
 def test_stderr_stays_stderr(kernel: NotebookKernel) -> None:
     kernel.run("import logging, sys, warnings\nhandler = logging.StreamHandler()").check()
     run = kernel.run(

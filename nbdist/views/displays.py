@@ -1,7 +1,8 @@
 """Displays of several ranks: which of them are one, and where an update of one rank goes.
 
 A display with an id can be updated. While ranks show the same they have one display. An update that
-the lowest of them does not make next, or has not made before, gives the others a display of their own.
+the lowest of them does not make next, or has not made before, gives the others a display of their own. One
+that an earlier cell of the notebook has made is rank 0's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import replace
 from nbdist.messages import Display
 from nbdist.views.items import Shown
 
+_FIRST = 0
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DATE = re.compile(r"<dc:date>[^<]*</dc:date>")
 _ID = re.compile(r"""\bid=["']([\w.-]+)["']""")
@@ -36,6 +38,7 @@ class Displays:
         self._counts: Counter[tuple[int, str]] = Counter()
         self._targets: dict[tuple[int, str], str] = {}  # by rank and id: the id in the cell's output
         self._owners: dict[str, set[int]] = {}  # by id in the output
+        self._notebooks: set[str] = set()  # ids of displays that earlier cells have made: rank 0 updates them
         self._contents: dict[str, set[str]] = {}  # what has been shown there
         self._ahead: dict[str, dict[int, Display]] = {}  # by id in the output: updates its owner has not made
         self._clears: Counter[int] = Counter()
@@ -102,12 +105,16 @@ class Displays:
             target = self._targets.get((rank, display.display_id), display.display_id)
             by_target.setdefault(target, {})[rank] = display
         for target, updates in by_target.items():
-            owners = self._owners.get(target, set())
-            if not owners.intersection(updates) or min(owners) in updates:  # made elsewhere, or theirs
+            if target not in self._owners:
+                self._notebooks.add(target)
+                self._owners[target] = {_FIRST}
+            owners = self._owners[target]
+            of_others = target not in self._notebooks and not owners.intersection(updates)
+            if of_others or min(owners) in updates:
                 self._contents.setdefault(target, set()).add(content)
                 yield _shown(tuple(updates), replace(next(iter(updates.values())), display_id=target))
                 yield from self._part(target, content)
-            elif content not in self._contents[target]:
+            elif content not in self._contents.get(target, ()):
                 self._ahead.setdefault(target, {}).update(updates)
 
     def left(self) -> Iterator[Shown]:
