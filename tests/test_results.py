@@ -371,3 +371,52 @@ def test_what_stays_behind_is_told_in_plain_words(kernel: NotebookKernel, made: 
     assert "pickle" not in run.stderr
     assert run.stderr.count("\n") == 1
     assert kernel.value("'x' in globals()") is False
+
+
+FIGURES = """
+import matplotlib.pyplot as plt, numpy as np
+%matplotlib inline
+fig, ax = plt.subplots()
+line, = ax.plot([1, 2])
+image = ax.imshow(np.zeros((2, 2)))
+plt.close("all")
+"""
+
+
+@pytest.mark.parametrize(
+    ("drawn", "label"),
+    [
+        ("ax.plot([3, 4])", "ax"),
+        ("line.set_ydata([3, 4])", "line"),
+        ("ax.set_title('later')", "ax"),
+        ("ax.set_ylabel('loss')", "ax"),
+        ("image.set_data(np.ones((2, 2)))", "image"),
+        ("fig.suptitle('all')", "fig"),
+        ("ax.clear()", "ax"),
+    ],
+)
+def test_a_figure_of_the_notebook_that_the_cell_draws_into_is_named(
+    kernel: NotebookKernel, drawn: str, label: str
+) -> None:
+    kernel.run(FIGURES).check()
+    run = kernel.run(f"%%distributed --devices 2\n{drawn};").check()
+    assert run.stderr == (
+        f"nbdist: {label} (its new content) stays behind: it is a figure of the notebook, which the cell has "
+        "drawn into. Make it in the cell\n"
+    )
+
+
+def test_a_figure_of_the_notebook_may_be_shown_and_replaced(kernel: NotebookKernel) -> None:
+    kernel.run(FIGURES).check()
+    shown = kernel.run(
+        """
+        %%distributed --devices 2
+        from IPython.display import display
+        display(fig)
+        ax.get_xlim(), fig.tight_layout();
+        """
+    ).check()
+    assert shown.stderr == ""
+    replaced = kernel.run("%%distributed --devices 2\nfig, ax = plt.subplots()\nax.plot([5, 6]);").check()
+    assert replaced.stderr == ""
+    assert kernel.value("(ax.lines[0].get_ydata().tolist(), ax.figure is fig)") == ([5, 6], True)

@@ -24,7 +24,7 @@ import uuid
 import weakref
 from typing import Any
 
-from nbdist.values import frames, library, numeric, plain
+from nbdist.values import figures, frames, library, numeric, plain
 from nbdist.values.kind import ATOMS, Kind, slots_of
 from nbdist.values.modules import ModuleKind
 
@@ -97,6 +97,8 @@ _BY_NAME: tuple[tuple[str, str, Kind], ...] = (
     ("torch", "Generator", plain.TorchGeneratorKind()),
     ("torch.utils.data", "DataLoader", plain.LoaderKind()),
     ("sqlite3", "Connection", library.DatabaseKind()),
+    ("matplotlib.figure", "Figure", figures.FigureKind()),
+    ("matplotlib.artist", "Artist", figures.ArtistKind()),
 )
 
 
