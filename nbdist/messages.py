@@ -227,11 +227,13 @@ class Collective:
         ranks: who must take part; empty where that is not known. Of ``send`` and ``recv`` the sender
             and the receiver.
         group: the process group's name, the same on all its ranks.
+        data: dtype and shape of the tensor, where it must have the same on all of them.
     """
 
     name: str
     ranks: tuple[int, ...]
     group: str = ""
+    data: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,10 +106,15 @@ def _left(state: RunState, still: _Still, now_s: float) -> Hang | None:
         others = [state.ranks[rank] for rank in _members(standing) if rank not in with_it]
         if with_it and others and all(_has_left(other, now_s - patience_s) for other in others):
             gone = ranks_phrase([other.rank for other in others])
-            return Hang(
-                "left", with_it, f"it waits in {name}, which can never complete: {gone} finished without it"
-            )
+            reason = f"it waits in {name}, which can never complete: {gone} finished without it"
+            return Hang("left", with_it, f"{reason}{_or_other_data(standing)}")
     return None
+
+
+def _or_other_data(standing: Standing) -> str:
+    """gloo lets a rank go on that gave another tensor than the others."""
+    data = standing.collective.data if standing.collective is not None else ""
+    return f", or with another tensor than {data}" if data else ""
 
 
 def _has_left(rank: RankState, before_s: float) -> bool:

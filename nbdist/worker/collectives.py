@@ -7,6 +7,7 @@ import re
 import sys
 import types
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nbdist.messages import Assignment, Collective
@@ -14,6 +15,7 @@ from nbdist.messages import Assignment, Collective
 _C10D = "torch.distributed.distributed_c10d"
 _DDP = "torch.nn.parallel.distributed"
 _OURS = "nbdist.worker.group"
+_ALIKE = ("all_reduce", "broadcast", "reduce", "all_gather")  # whose `tensor` is alike on all ranks
 _WAIT = re.compile(r"(\w+|\))\s*\.wait\(")
 
 
@@ -65,7 +67,15 @@ def _of_call(frame: types.FrameType, assignment: Assignment) -> Collective:
         return Collective(name=name, ranks=(rank, given["dst"]), group=described.group)
     if name == "recv" and isinstance(given.get("src"), int):
         return Collective(name=name, ranks=(given["src"], rank), group=described.group)
-    return described
+    return replace(described, data=_data(given.get("tensor"))) if name in _ALIKE else described
+
+
+def _data(tensor: Any) -> str:
+    """A tensor's dtype and shape; empty for anything else."""
+    dtype, shape = getattr(tensor, "dtype", None), getattr(tensor, "shape", None)
+    if dtype is None or shape is None:
+        return ""
+    return f"{str(dtype).removeprefix('torch.')} of shape {tuple(shape)}"
 
 
 def _described(name: str, group: Any) -> Collective:
