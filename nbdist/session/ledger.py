@@ -321,4 +321,4 @@ def _memory_bytes(obj: Any) -> int:
 
 def _surroundings() -> Surroundings:
     """The notebook's; ranks that stay draw their own random numbers."""
-    return {title: value for title, value in surroundings().items() if title not in RANDOM}
+    return {title: value for title, value in surroundings(given=True).items() if title not in RANDOM}
