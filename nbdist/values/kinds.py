@@ -24,7 +24,7 @@ import uuid
 import weakref
 from typing import Any
 
-from nbdist.values import figures, frames, library, numeric, plain
+from nbdist.values import figures, files, frames, library, numeric, plain
 from nbdist.values.kind import ATOMS, Kind, slots_of
 from nbdist.values.modules import ModuleKind
 
@@ -43,6 +43,7 @@ _RUNNING = plain.RunningKind()
 _ITERATOR = library.IteratorKind()
 _SAYING = library.SayingKind(lambda cls: _is_hidden(cls))
 _OPAQUE = library.OpaqueKind()
+_FILE = files.FileKind()
 # Libraries whose compiled objects do not change, and may be large.
 _UNCHANGING = frozenset("builtins types typing operator functools pyarrow polars torch numpy pandas".split())
 
@@ -72,8 +73,7 @@ _BY_BASE: tuple[tuple[type, Kind], ...] = (
     (queue.SimpleQueue, library.SimpleQueueKind()),
     (functools._lru_cache_wrapper, library.CachedKind()),
     (threading.Event, library.EventKind()),
-    *_each(library.FileKind(), io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom),
-    (io.FileIO, library.FileKind()),
+    *_each(_FILE, *files.LAYERS),
     # They do not change, although they can be pickled.
     *_each(_ITSELF, numbers.Number, decimal.Decimal, datetime.date, datetime.time, datetime.timedelta),
     *_each(_ITSELF, datetime.tzinfo, pathlib.PurePath, os.DirEntry, uuid.UUID, re.Pattern, re.Match),
@@ -99,6 +99,7 @@ _BY_NAME: tuple[tuple[str, str, Kind], ...] = (
     ("sqlite3", "Connection", library.DatabaseKind()),
     ("matplotlib.figure", "Figure", figures.FigureKind()),
     ("matplotlib.artist", "Artist", figures.ArtistKind()),
+    *((module, name, _FILE) for module, name in files.COMPRESSED),
 )
 
 

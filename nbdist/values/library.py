@@ -69,32 +69,6 @@ def fill_weak(twin: Any, items: tuple[Any, ...]) -> None:
         twin[key] = value
 
 
-class FileKind(Kind):
-    """Open files: where they stand. The file itself is the same for all processes."""
-
-    def _place(self, obj: Any) -> int | None:
-        """None for one that is closed, or that has no places."""
-        if obj.closed or not obj.seekable():
-            return None
-        if obj.writable():
-            obj.flush()
-        place: int = obj.tell()
-        return place
-
-    def content(self, obj: Any) -> Content:
-        return Content(facts=(obj.closed, self._place(obj)))
-
-    def portable(self, obj: Any) -> Any:
-        return obj.closed, self._place(obj)
-
-    def land(self, twin: Any, portable: Any) -> None:
-        closed, place = portable
-        if closed:
-            twin.close()
-        elif place is not None:
-            twin.seek(place)
-
-
 class EventKind(Kind):
     """Events of threads: whether they are set."""
 

@@ -6,15 +6,16 @@ object at the same address; a rank that was started otherwise is told which of i
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Callable, Collection, Container, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
+from nbdist.values.files import FileKind, HeldFileKind, files_among, layers_below, name_of, users_files
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import Buffer, Content, Kind, Spans
 from nbdist.values.kinds import KindCache, kind_of
@@ -54,6 +55,7 @@ class Twins:
         labels: for each key the name by which the notebook reaches the object, for messages.
         told: whether this process was told the keys; else they are the objects' own ids.
         original: of the file in which the objects' memory came here, if it did.
+        held: keys of files that no name leads to.
 
     Attributes:
         names: the namespace as it was when this was made.
@@ -72,6 +74,7 @@ class Twins:
         *,
         told: bool = False,
         original: Original | None = None,
+        held: Collection[int] = (),
     ):
         self.namespace = namespace
         self.names = dict(namespace)
@@ -91,11 +94,13 @@ class Twins:
         kinds = KindCache()
         with without_gc():
             objects = [known[key] for key in labels]
+            self.files = files_among(objects)
+            below = {id(layer) for layer in layers_below(self.files)}
             for key, obj in zip(labels, objects, strict=True):
-                if type(obj) not in PLAIN:
-                    self._remember(key, obj, kinds, self._watch.add)
+                if type(obj) not in PLAIN and id(obj) not in below:
+                    kind = HeldFileKind() if key in held else kinds[type(obj)]
+                    self._remember(key, obj, kind, self._watch.add)
             self._plain = Snapshot(list(labels), objects)
-            self.files = _files_among(objects)
             if told:
                 self._note_without_key(known, original)
 
@@ -114,8 +119,7 @@ class Twins:
         watch = partial(self._inside._watch.add_own, original=original)
         self._inside._take(found.objects, labels, watch)
 
-    def _remember(self, key: int, obj: Any, kinds: KindCache, watch: Callable[[Buffer], None]) -> None:
-        kind = kinds[type(obj)]
+    def _remember(self, key: int, obj: Any, kind: Kind, watch: Callable[[Buffer], None]) -> None:
         self._before[key] = (kind, call_foreign(partial(kind.content, obj)))
         memory = call_foreign(partial(kind.memory, obj))
         if isinstance(memory, Buffer):
@@ -151,7 +155,11 @@ class Twins:
             self._note_without_key(new, original)
 
     def _take(
-        self, new: Mapping[int, Any], labels: Mapping[int, str], watch: Callable[[Buffer], None]
+        self,
+        new: Mapping[int, Any],
+        labels: Mapping[int, str],
+        watch: Callable[[Buffer], None],
+        was: Mapping[int, Kind] = MappingProxyType({}),
     ) -> None:
         kinds = KindCache()
         self._spans = None
@@ -159,18 +167,21 @@ class Twins:
             self.known.update(new)
             self.labels.update({key: labels[key] for key in new if key in labels})
             chosen = [key for key in new if key in labels]
+            files = files_among([new[key] for key in chosen])
+            below = {id(layer) for layer in layers_below(files)}
             for key in chosen:
-                if type(new[key]) not in PLAIN:
-                    self._remember(key, new[key], kinds, watch)
+                if type(new[key]) not in PLAIN and id(new[key]) not in below:
+                    self._remember(key, new[key], was.get(key, kinds[type(new[key])]), watch)
             self._plain.add(chosen, [new[key] for key in chosen])
-            self.files += _files_among([new[key] for key in chosen])
+            self.files += files
 
     def renew(self, keys: AbstractSet[int]) -> None:
         """What these objects hold now is what the other side has, too."""
         known = keys & self.labels.keys()
         new, labels = {key: self.known[key] for key in known}, {key: self.labels[key] for key in known}
+        was = {key: self._before[key][0] for key in known & self._before.keys()}
         self._forget(known)
-        self._take(new, labels, self._watch.add_own)
+        self._take(new, labels, self._watch.add_own, was)
         if self._inside is not None:
             self._inside.renew({key for key, holder in self._inside.labels.items() if int(holder) in known})
 
@@ -185,13 +196,13 @@ class Twins:
             self.labels.pop(key, None)
             if self._keys is not None and self._keys.get(id(obj)) == key:
                 del self._keys[id(obj)]
-        dropped = {id(obj) for obj in self.files} - {id(obj) for obj in self.known.values()}
-        self.files = [obj for obj in self.files if id(obj) not in dropped]
 
     def _forget(self, keys: AbstractSet[int]) -> None:
         """How they were."""
         self._spans = None
         self._plain.drop(keys)
+        gone = {id(self.known[key]) for key in keys}
+        self.files = [file for file in self.files if id(file) not in gone]
         for key in keys:
             self._before.pop(key, None)
             memory = self._memory.pop(key, None)
@@ -256,7 +267,7 @@ class Twins:
             if id(obj) in self.barred:
                 if hasattr(type(obj), "named_modules"):
                     found.refused.setdefault(key, FLAT)
-            elif among is None or id(obj) in among:
+            elif among is None or id(obj) in among or isinstance(self._kind(key), FileKind):
                 self._compare(key, found)
         for key, obj in self._plain.changed():
             if id(obj) not in self.barred and (among is None or id(obj) in among):
@@ -326,7 +337,10 @@ class Twins:
 
     def land(self, key: int, portable: Any) -> None:
         """Write a changed content into the notebook's own object."""
-        kind_of(self.known[key]).land(self.known[key], portable)
+        self._kind(key).land(self.known[key], portable)
+
+    def _kind(self, key: int) -> Kind:
+        return self._before[key][0] if key in self._before else kind_of(self.known[key])
 
     def land_memory(self, key: int, data: Any) -> None:
         """Write changed bytes into the memory of the notebook's own object, if they differ.
@@ -359,11 +373,6 @@ class Twins:
         return [name for name in self.names if name not in self.namespace]
 
 
-def _files_among(objects: Collection[Any]) -> list[Any]:
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, io.IOBase)}
-    return [obj for obj in objects if type(obj) in kinds] if kinds else []
-
-
 def _equal(mine: memoryview, theirs: memoryview) -> bool:
     """Compare bytes a piece at a time: a memoryview's own comparison looks at each item singly."""
     starts = range(0, len(mine), _PIECE_BYTES)
@@ -371,9 +380,11 @@ def _equal(mine: memoryview, theirs: memoryview) -> bool:
 
 
 def twins_of(found: Reached) -> Twins:
-    """Twins for a rank that is forked from this process: what was reached, and each function and
-    class of the notebook, which keep their identity whether the cell reads them or not."""
+    """Twins for a rank that is forked from this process: what was reached, and, whether the cell reads them
+    or not, each function and class of the notebook, which keep their identity, and all open files."""
     for value in found.namespace.values():
         if is_definition(value) and is_notebooks(value, found.namespace):
             found.objects.setdefault(id(value), value)
-    return Twins(found.namespace, found.objects, found.labels)
+    held = {id(file): file for file in users_files() if id(file) not in found.objects}
+    labels = {**found.labels, **{key: name_of(file) for key, file in held.items()}}
+    return Twins(found.namespace, {**found.objects, **held}, labels, held=held.keys())

@@ -7,6 +7,7 @@ this rank's entry of a list, ``result`` is the work's value.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from nbdist.values.twins import Twins
 from nbdist.values.unwrapping import flat_sharded, without_fsdp
 from nbdist.values.walk import reached
 from nbdist.worker.keeping import Kept, Offer, echo_of, keep_large_changes, keep_large_names
+from nbdist.worker.leaving import flush_files
 from nbdist.worker.limits import Limits, is_in_place, save
 from nbdist.worker.widgets import WIDGET_MIME
 from nbdist.worker.work import SHELLS_OWN, Done, Wanted, Work
@@ -69,6 +71,8 @@ def _of_lead(
     work: Work, twins: Twins, wanted: Wanted, names: Mapping[str, Any], kept: Kept
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """What the leading rank hands over of the notebook, and what it cannot."""
+    if twins.files:
+        flush_files(gc.get_objects())  # those of the cell, which may lie on the notebook's
     bound = _bound(twins, wanted, names)
     if wanted.lead != 0:  # the notebook's objects are rank 0's to change
         return {f"name:{name}": value for name, value in bound.items()}, {}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import gc
 import io
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from multiprocessing import resource_tracker, util
 from typing import Any
 
 from nbdist.values.foreign import call_foreign
+
+_BINARY = io.BufferedWriter.__mro__[1]  # of `io.BufferedIOBase`, without its slow look at each class
 
 
 def forget_exit_handlers() -> None:
@@ -32,11 +34,12 @@ def leave(inherited: Iterable[object]) -> None:
     flush_files([*inherited, *gc.get_objects()])
 
 
-def flush_files(objects: Iterable[Any]) -> None:
+def flush_files(objects: Collection[Any]) -> None:
     """Write what open files among `objects` still hold in memory."""
+    # Asked of the type: an object such as a lazy proxy may lie about its class, or raise.
+    classes = {cls for cls in set(map(type, objects)) if issubclass(cls, (io.TextIOWrapper, _BINARY))}
+    files = [obj for obj in objects if type(obj) in classes]
     # Text before the binary buffer under it.
-    for kind in (io.TextIOWrapper, io.BufferedIOBase):
-        for obj in objects:
-            # Asked of the type: an object such as a lazy proxy may lie about its class, or raise.
-            if issubclass(type(obj), kind) and not obj.closed and obj.writable():
-                call_foreign(obj.flush)
+    for file in sorted(files, key=lambda file: not issubclass(type(file), io.TextIOWrapper)):
+        if not file.closed and file.writable():
+            call_foreign(file.flush)
