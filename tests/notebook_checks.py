@@ -26,4 +26,5 @@ ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 def assert_all(kernel: NotebookKernel, *checks: str) -> None:
     """Each of these expressions must be true in the notebook; those that are not are named."""
-    assert [check for check in checks if kernel.value(f"bool({check})") is not True] == []
+    wrong = [check for check in checks if kernel.value(f"bool({check})") is not True]
+    assert not wrong, "\n".join(wrong)

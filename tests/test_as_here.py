@@ -509,29 +509,6 @@ CASES: dict[str, Case] = {
             )""",
         ),
     ),
-    "models sharded flat stay behind whole": Case(
-        setup="""
-            import torch
-            model = torch.nn.Linear(4, 3)
-            weight, before = model.weight, model.weight.detach().clone()
-            """,
-        cell="""
-            from torch.distributed.fsdp import FullyShardedDataParallel
-            cpu = torch.device("cpu")
-            wrapped = FullyShardedDataParallel(model, device_id=cpu, use_orig_params=True)
-            optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
-            wrapped(torch.ones(1, 4)).sum().backward()
-            optimizer.step()
-            """,
-        checks=(
-            "model.weight is weight and torch.equal(weight, before)",
-            "'wrapped' not in globals() and 'optimizer' not in globals()",
-        ),
-        noted=tuple(
-            f"nbdist: {name} stays behind: its parameters are FullyShardedDataParallel's flat shards"
-            for name in ("model (its new content)", "wrapped", "optimizer")
-        ),
-    ),
     "compiled modules and functions": Case(
         setup="""
             import torch

@@ -21,7 +21,6 @@ from nbdist.values.numbers import NumberReducer
 from nbdist.values.rebuild import Reduce, make_error, reduce_function, reducer_of
 from nbdist.values.shards import SHARDS
 from nbdist.values.twins import Twins
-from nbdist.values.unwrapping import FLAT
 from nbdist.values.walk import is_definition
 
 _IN_BAND_BYTES = 1 << 14
@@ -77,7 +76,7 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         cls = type(obj)
         if id(obj) in self._barred:
-            raise TypeError(FLAT)
+            raise TypeError(self._barred[id(obj)])
         if cls not in self._reducers:
             self._reducers[cls] = reducer_of(cls) or self._numbers.reducer_of(cls)
         reduce = self._reducers[cls]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from typing import Any
 
 from nbdist.values.rebuild import Reduce, itself, make_empty, set_vars
@@ -16,7 +17,7 @@ def model_reducer_of(cls: type) -> Reduce | None:
     optimizer: Any = torch.optim.Optimizer
     if issubclass(cls, (script.ScriptModule, script.ScriptFunction)):
         return _reduce_script
-    if issubclass(cls, torch.nn.parallel.DistributedDataParallel):
+    if issubclass(cls, (torch.nn.parallel.DistributedDataParallel, flat_wrapper_class() or ())):
         return _reduce_wrapper
     if issubclass(cls, torch.nn.Module) and _is_parametrized(cls):
         return _reduce_parametrized
@@ -59,8 +60,19 @@ def _load_script(data: bytes, training: bool | None) -> Any:
     return loaded if training is None else loaded.train(training)
 
 
+def flat_wrapper_class() -> Any:
+    """torch's `FullyShardedDataParallel`, if it is loaded."""
+    return getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
+
+
+def inside_wrapper(wrapper: Any) -> Any:
+    """The model in DDP's or FSDP's wrapper."""
+    inside = wrapper._modules
+    return inside["module"] if "module" in inside else inside["_fsdp_wrapped_module"]
+
+
 def _reduce_wrapper(obj: Any) -> Any:
-    return itself, (obj.module,)
+    return itself, (inside_wrapper(obj),)
 
 
 def _reduce_optimizer(optimizer: Any) -> Any:

@@ -16,7 +16,7 @@ from nbdist.values.models import model_reducer_of, reduce_compiled
 from nbdist.values.numeric import array_memory, array_root, is_strided, leaf_state, set_leaf_state
 from nbdist.values.rebuild import Reduce, itself, set_vars
 from nbdist.values.remote import LEAST_BYTES, Remote, can_be_remote
-from nbdist.values.shards import Whole, sharded_class
+from nbdist.values.shards import Whole
 from nbdist.values.twins import Twins
 
 _LARGE_BYTES = 1 << 26
@@ -94,13 +94,12 @@ class NumberReducer:
         return Remote(pid=os.getpid(), address=memory.address, size_bytes=memory.size_bytes)
 
     def _reduce_tensor(self, tensor: Any) -> Any:
-        sharded = sharded_class()
-        if sharded is None or not isinstance(tensor, sharded):
+        if not self._twins.shards.are_sharded(tensor):
             return _reduce_tensor(tensor)
         whole = Whole(self._twins.shards.path_of(tensor))
         is_parameter = isinstance(tensor, sys.modules["torch"].nn.Parameter)
         made = (whole, is_parameter, tensor.requires_grad and tensor.is_leaf)
-        return _make_whole, made, leaf_state(tensor), None, None, set_leaf_state
+        return _make_whole, made, self._twins.shards.leaf_state(tensor), None, None, set_leaf_state
 
     def _place_of(self, memory: Buffer) -> tuple[Any, int] | None:
         """The notebook's object that has this memory, and where in it: a new tensor there stays a view."""

@@ -21,6 +21,7 @@ from nbdist.values.graph import GraphPickler, GraphUnpickler
 from nbdist.values.kind import Buffer
 from nbdist.values.memory import write_memory
 from nbdist.values.remote import Unreadable
+from nbdist.values.shards import INCOMPLETE
 from nbdist.values.surroundings import PATH, write
 from nbdist.values.twins import Twins
 from nbdist.values.walk import inside_out, without_gc
@@ -192,6 +193,9 @@ def unpack(parcel: Parcel, memory: memoryview, twins: Twins, *, rank: int = 0) -
         for key, value in unpack_each(parcel, memory, twins):
             if key == "shards":
                 twins.shards.add(rank, value)
+                missing = twins.shards.missing() if rank == 0 else None
+                if missing is not None:
+                    raise ValueLost(missing, INCOMPLETE)
             else:
                 values[key] = value
             if key == f"around:{PATH}":

@@ -17,18 +17,18 @@ from typing import Any
 
 from nbdist.values.files import FileKind, HeldFileKind, files_among, layers_below, name_of, users_files
 from nbdist.values.foreign import Refusal, call_foreign
-from nbdist.values.kind import Buffer, Content, Kind, Spans
+from nbdist.values.kind import Buffer, Content, Kind, Spans, attributes_of
 from nbdist.values.kinds import KindCache, kind_of
 from nbdist.values.memory import Original
-from nbdist.values.numeric import leaf_state
 from nbdist.values.pages import MemoryWatch
+from nbdist.values.plain import Instance
 from nbdist.values.remote import Remote
 from nbdist.values.shards import Shards, Whole
 from nbdist.values.snapshot import PLAIN, Snapshot
-from nbdist.values.unwrapping import FLAT
 from nbdist.values.walk import Reached, is_definition, is_notebooks, reached_inside, without_gc
 
 _PIECE_BYTES = 1 << 20
+_SHARDED_ONES = ("_is_param", "_fsdp_flattened")  # attributes that a parameter is given by what shards it
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Twins:
         names: the namespace as it was when this was made.
         modules: what was imported then.
         shards: tensors that are sharded over the ranks.
-        barred: ids of objects that stay in this process, whatever holds them.
+        barred: why objects stay in this process, whatever holds them, by their ids.
         files: the open files among them.
         stand_ins: by the id of a sharded parameter the key of the notebook's own that it was made of.
     """
@@ -88,7 +88,7 @@ class Twins:
         self._inside: Twins | None = None
         self.shards = Shards()
         self.stand_ins: dict[int, int] = {}
-        self.barred: frozenset[int] = frozenset()
+        self.barred: Mapping[int, str] = {}
         self._spans: Spans | None = None
         self._watch = MemoryWatch(original)
         kinds = KindCache()
@@ -265,8 +265,10 @@ class Twins:
         for key in self._before:
             obj = self.known[key]
             if id(obj) in self.barred:
-                if hasattr(type(obj), "named_modules"):
-                    found.refused.setdefault(key, FLAT)
+                if isinstance(self._kind(key), Instance):  # a model or an optimizer
+                    found.refused.setdefault(key, self.barred[id(obj)])
+            elif self.shards.is_flat(obj):
+                self._send(key, partial(self._whole, obj, obj), found)
             elif among is None or id(obj) in among or isinstance(self._kind(key), FileKind):
                 self._compare(key, found)
         for key, obj in self._plain.changed():
@@ -281,22 +283,24 @@ class Twins:
     def _send_sharded(self, found: Changes) -> None:
         """A parameter that is sharded now is the notebook's own with another content."""
         self.stand_ins = {}
-        for key, now in self._plain.changed() if self.shards.paths else ():
+        coming = self.shards.paths.keys() - self.barred.keys()
+        for key, now in self._plain.changed() if coming else ():
             if type(now) is not dict:
                 continue
             names, values = self._plain.before(key)
             for name, old in zip(names, values, strict=True):
                 new = now.get(name)
                 known = self.key_of(old)
-                if known is None or new is old or id(new) not in self.shards.paths:
+                if known is None or new is old or id(new) not in coming:
                     continue
                 self.stand_ins[id(new)] = known
-                self._send(known, partial(self._whole, new), found)
+                self._send(known, partial(self._whole, new, old), found)
 
-    def _whole(self, tensor: Any) -> Any:
-        """As `portable` of the notebook's own parameter."""
-        own = {name: value for name, value in vars(tensor).items() if name != "_is_param"}
-        return Whole(self.shards.path_of(tensor)), tensor.requires_grad, leaf_state(tensor), own
+    def _whole(self, tensor: Any, before: Any) -> Any:
+        """As `portable` of the notebook's own parameter, which `before` is here."""
+        held = {**attributes_of(before), **vars(tensor)}
+        own = {name: value for name, value in held.items() if name not in _SHARDED_ONES}
+        return Whole(self.shards.path_of(tensor)), tensor.requires_grad, self.shards.leaf_state(tensor), own
 
     def _changed_inside(self) -> set[int]:
         """Objects of the notebook that hold something without a key which has changed."""

@@ -19,10 +19,11 @@ from nbdist.shell import current_shell
 from nbdist.values.memory import write_memory
 from nbdist.values.parcel import Echo, pack
 from nbdist.values.reasons import explain
+from nbdist.values.shards import MISSING
 from nbdist.values.size import described
 from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
-from nbdist.values.unwrapping import flat_sharded, without_fsdp
+from nbdist.values.unwrapping import Unwrapped, gone_with, without_fsdp
 from nbdist.values.walk import reached
 from nbdist.worker.keeping import Kept, Offer, echo_of, keep_large_changes, keep_large_names
 from nbdist.worker.leaving import flush_files
@@ -121,7 +122,8 @@ def finished(
     """
     kept = Kept()
     is_lead = rank == wanted.lead
-    with without_fsdp(twins.known.values()):
+    with without_fsdp(twins.known.values()) as models:
+        _find_sharded(models, done, twins, wanted, names, again.without)
         values, refused = _values(work, done, twins, wanted, names, around, kept, rank=rank)
         chosen = {key: value for key, value in values.items() if key not in again.without}
         limits = Limits(wanted.max_return, partial(_is_asked, wanted))
@@ -140,9 +142,10 @@ def finished(
         unfit = {key: unpacked[key] for key in limits.unfit}
         saved = _saved(unfit, done, twins, names, logs, rank) if unfit and not wanted.live else {}
     missing = _missing(wanted, names, rank) if done.error is None else {}
-    lost = {**missing, **refused, **again.without, **unpacked}
+    without = {key: reason for key, reason in again.without.items() if not key.startswith(MISSING)}
+    lost = {**missing, **refused, **without, **unpacked}
     if wanted.live and wanted.output is None:
-        _keep_lost(lost, names, kept)
+        _keep_lost(lost, names, twins, kept)
     unbound = tuple(twins.unbound()) if rank == 0 == wanted.lead and wanted.output is None else ()
     data = _rich(done.result) if "result" in lost else None
     values_sent = Values(
@@ -169,11 +172,35 @@ def _keys_in(value: Any, twins: Twins) -> Iterator[int]:
     return (key for key in keys if key is not None)
 
 
-def _keep_lost(lost: dict[str, str], names: Mapping[str, Any], kept: Kept) -> None:
+def _keep_lost(lost: dict[str, str], names: Mapping[str, Any], twins: Twins, kept: Kept) -> None:
     """What does not travel lives on in the rank of a live session: no loss."""
-    for key in [key for key in lost if key.startswith("name:")]:
-        del lost[key]
-        kept.names[key[5:]] = described(names[key[5:]])
+    for key in list(lost):
+        kind, _, name = key.partition(":")
+        if kind == "name":
+            del lost[key]
+            kept.names[name] = described(names[name])
+        elif is_in_place(key):
+            kept.newer.add(int(name))
+            kept.names[twins.labels[int(name)]] = f"its new content: {lost.pop(key)}"
+
+
+def _find_sharded(
+    models: Unwrapped,
+    done: Done,
+    twins: Twins,
+    wanted: Wanted,
+    names: Mapping[str, Any],
+    without: Mapping[str, str],
+) -> None:
+    """Look for what is sharded over the ranks, and bar what cannot be put together."""
+    roots = {name: value for name, value in names.items() if not _is_shells(name)}
+    # Arguments of a call, say: the key is the same on all ranks.
+    unnamed = {f"#{key}": module for key, module in models.holding_flat(twins.known).items()}
+    twins.shards.find({**unnamed, **roots, _RESULT: done.result}, models.flat)
+    lost = twins.shards.lost(without)
+    if wanted.live and wanted.output is None:  # no rank sends its part before somebody asks for the whole
+        lost = dict.fromkeys(twins.shards.paths, "it is sharded over the ranks")
+    twins.barred = gone_with(lost, models) if lost else {}
 
 
 def _values(
@@ -193,11 +220,8 @@ def _values(
     is_lead = rank == wanted.lead
     if is_lead and wanted.output is None:
         values |= {f"around:{title}": value for title, value in around.items()}
-    roots = {name: value for name, value in names.items() if not _is_shells(name)}
-    twins.barred = flat_sharded()
-    twins.shards.find({**roots, _RESULT: done.result})
     if twins.shards.paths:
-        values["shards"] = twins.shards.pieces()
+        values["shards"] = twins.shards.pieces(twins.barred)
     values |= {f"gather:{name}": names[name] for name in wanted.gather if name in names}
     if is_lead:
         own, refused = _of_lead(work, twins, wanted, names, kept)
