@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from nbdist import defaults
 from nbdist.errors import OptionError, SessionError
-from nbdist.options import Options, parse_words
+from nbdist.options import Options, parse_words, split_line
 from nbdist.session import (
     Session,
     debug,
@@ -26,7 +27,7 @@ def run_command(line: str) -> None:
     Raises:
         OptionError: there is no such command, or its words are wrong.
     """
-    command, *words = line.split() or [""]
+    command, *words = split_line(line) or [""]
     if command not in COMMANDS:
         raise _unknown(line)
     COMMANDS[command](words)
@@ -40,7 +41,7 @@ def _unknown(line: str) -> OptionError:
 
 
 def _start(words: Sequence[str]) -> None:
-    options = parse_words(words)
+    options = parse_words(words, defaults.current())
     start_session(options)
 
 
@@ -85,7 +86,7 @@ def _names(command: str, words: Sequence[str]) -> tuple[tuple[str, ...], Options
             f"%distributed {' '.join([command, *words])}: {what}. "
             f"Write, for example, %distributed {command} model"
         )
-    return tuple(dict.fromkeys(names)), parse_words(words[end:])
+    return tuple(dict.fromkeys(names)), parse_words(words[end:], defaults.current())
 
 
 def _live(name: str) -> Session:
@@ -95,6 +96,12 @@ def _live(name: str) -> Session:
     return session
 
 
+def _defaults(words: Sequence[str]) -> None:
+    if words:
+        defaults.change(words)
+    print(defaults.described())
+
+
 COMMANDS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "start": _start,
     "stop": _stop,
@@ -102,4 +109,5 @@ COMMANDS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "debug": _debug,
     "push": _push,
     "pull": _pull,
+    "defaults": _defaults,
 }

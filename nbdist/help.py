@@ -30,6 +30,11 @@ Four ranks on the CPU, the text of rank 0 only, and each rank's loss in a list:
 Where the ranks that are up stand, with their stacks: %distributed stacks
 pdb where rank 1 failed, after a cell with --hold: %distributed debug 1
 And the end of ranks that are kept: %distributed stop
+
+Options for all later cells on ranks, %distributed start, nbdist.launch and nbdist.Session: what these say
+themselves counts (--no-hold undoes --hold). %distributed defaults alone shows them, --reset takes them back:
+
+    %distributed defaults --devices 4 --seed 0
 """
 
 

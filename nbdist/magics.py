@@ -13,6 +13,7 @@ from IPython.core import completer
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
+from nbdist import defaults
 from nbdist.cell import parse_cell
 from nbdist.commands import run_command
 from nbdist.errors import NbdistError, SessionError
@@ -45,7 +46,7 @@ class DistributedMagics(Magics):
         if _HELP & set(line.split()):
             print(help_text())
             return None
-        options = parse_magic(line)
+        options = parse_magic(line, defaults.current())
         if shell.call_pdb and is_watched(shell):  # %pdb on
             options = replace(options, hold=True)
         parsed = parse_cell(cell, shell.transform_cell)
@@ -157,6 +158,7 @@ def unload(shell: InteractiveShell) -> None:
         watch = _watches.pop()
         kernel.events.unregister("pre_run_cell", watch.before)
         kernel.events.unregister("post_run_cell", watch.after)
+    defaults.reset()
     stop_sessions()
     shut_down()
     release()

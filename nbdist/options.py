@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shlex
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,11 @@ class Option:
     def flag(self) -> str:
         """The long flag: ``--devices``, or ``--no-init`` for a switch that is on by default."""
         return ("--no-" if self.default is True else "--") + self.name.replace("_", "-")
+
+    @property
+    def undo(self) -> str:
+        """The flag that gives a switch its default again, where the notebook's defaults say otherwise."""
+        return ("--" if self.default is True else "--no-") + self.name.replace("_", "-")
 
     @property
     def usage(self) -> str:
@@ -131,11 +136,30 @@ class Options:
 
 
 ALL_OPTIONS = tuple(Option(name=f.name, default=f.default, **f.metadata) for f in fields(Options))
+PLAIN = Options()
+"""What holds where nothing is said."""
+_BY_NAME = {opt.name: opt for opt in ALL_OPTIONS}
 _BY_FLAG = {flag: opt for opt in ALL_OPTIONS for flag in (opt.short, opt.flag) if flag}
+_BY_UNDO = {opt.undo: opt for opt in ALL_OPTIONS if opt.is_switch}
 
 
-def parse_magic(line: str) -> Options:
+def split_line(line: str) -> list[str]:
+    """The words of a magic's line.
+
+    Raises:
+        OptionError: a quotation mark is not closed.
+    """
+    try:
+        return shlex.split(line)
+    except ValueError:  # of shlex: no closing quotation, or nothing after a last backslash
+        raise OptionError(f"{line.strip()}: a quotation mark is not closed. {NEXT_STEP}") from None
+
+
+def parse_magic(line: str, base: Options = PLAIN) -> Options:
     """Read what follows ``%%distributed`` on its line. Of an option given twice the last counts.
+
+    Args:
+        base: what holds where the line says nothing.
 
     Raises:
         OptionError: a wrong value, an unknown option, a missing value or a stray word.
@@ -144,37 +168,62 @@ def parse_magic(line: str) -> Options:
         >>> parse_magic("-d 0,2 --seed=1").devices
         (0, 2)
     """
-    try:
-        words = shlex.split(line)
-    except ValueError:  # of shlex: no closing quotation, or nothing after a last backslash
-        raise OptionError(f"{line.strip()}: a quotation mark is not closed. {NEXT_STEP}") from None
-    return parse_words(words)
+    return parse_words(split_line(line), base)
 
 
-def parse_words(words: Sequence[str]) -> Options:
+def parse_words(words: Sequence[str], base: Options = PLAIN) -> Options:
     """Read options that are split into words already, as a command line's are; else as `parse_magic`."""
+    return replace(base, **given(words))
+
+
+def given(words: Sequence[str]) -> dict[str, Any]:
+    """The options that words give, and no others: values by name, checked; else as `parse_magic`.
+
+    Example:
+        >>> given(["-d", "4", "--hold"])
+        {'devices': 4, 'hold': True}
+    """
     values: dict[str, Any] = {}
     waiting = deque(words)
     while waiting:
         word = waiting.popleft()
         flag, text = _split_flag(word)
-        opt = _BY_FLAG.get(flag)
+        opt = _BY_FLAG.get(flag, _BY_UNDO.get(flag))
         if opt is None:
             raise _unknown_word(word)
         if opt.is_switch and text is not None:
             raise OptionError(f"{word}: {flag} takes no value. Write {flag} alone. {NEXT_STEP}")
         if opt.is_switch:
-            values[opt.name] = not opt.default
+            values[opt.name] = opt.default if flag in _BY_UNDO else not opt.default
             continue
         spell = partial(_as_flag, flag)
-        if text is None and (not waiting or _split_flag(waiting[0])[0] in _BY_FLAG):
+        if text is None and (not waiting or _is_flag(waiting[0])):
             raise OptionError(f"{flag}: its value is missing. {_advice(opt, spell)}")
         values[opt.name] = _checked(opt, waiting.popleft() if text is None else text, spell)
-    return Options(**values)
+    return values
 
 
-def from_keywords(**keywords: object) -> Options:
+def spelled(values: Mapping[str, Any]) -> str:
+    """Options as a magic's line says them: what `given` gives of it is *values*.
+
+    Example:
+        >>> spelled({"devices": (0, 2), "hold": True})
+        '--devices 0,2 --hold'
+    """
+    return " ".join(_spelled_one(_BY_NAME[name], value) for name, value in values.items())
+
+
+def _spelled_one(opt: Option, value: object) -> str:
+    if opt.is_switch:
+        return opt.undo if value is opt.default else opt.flag
+    return _as_flag(opt.flag, value)
+
+
+def from_keywords(base: Options = PLAIN, /, **keywords: object) -> Options:
     """Check the keywords of the Python interface; natural Python values are taken too.
+
+    Args:
+        base: what holds of options that are not among them.
 
     Raises:
         OptionError: a wrong value or an unknown keyword.
@@ -183,19 +232,18 @@ def from_keywords(**keywords: object) -> Options:
         >>> from_keywords(devices=[0, 2], timeout=timedelta(minutes=5)).timeout
         300.0
     """
-    known = {opt.name: opt for opt in ALL_OPTIONS}
     values: dict[str, Any] = {}
     for name, value in keywords.items():
-        if name not in known:
-            guess = checks.did_you_mean(name, known, "{}=")
-            allowed = ", ".join(f"{n}=" for n in known)
+        if name not in _BY_NAME:
+            guess = checks.did_you_mean(name, _BY_NAME, "{}=")
+            allowed = ", ".join(f"{n}=" for n in _BY_NAME)
             raise OptionError(
                 f"{_as_keyword(name, value)}: no such option{guess}. Allowed: {allowed}. "
                 "Keywords of your own function go into it by functools.partial."
             )
-        absent = value is None and known[name].default is None
-        values[name] = None if absent else _checked(known[name], value, partial(_as_keyword, name))
-    return Options(**values)
+        absent = value is None and _BY_NAME[name].default is None
+        values[name] = None if absent else _checked(_BY_NAME[name], value, partial(_as_keyword, name))
+    return replace(base, **values)
 
 
 def _as_flag(flag: str, value: object) -> str:
@@ -226,6 +274,11 @@ def _split_flag(word: str) -> tuple[str, str | None]:
     if len(word) > 2 and word[:2] in _BY_FLAG:
         return word[:2], word[2:].removeprefix("=")
     return word, None
+
+
+def _is_flag(word: str) -> bool:
+    flag = _split_flag(word)[0]
+    return flag in _BY_FLAG or flag in _BY_UNDO
 
 
 def _unknown_word(word: str) -> OptionError:

@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parent.parent / "nbdist"
 ROWS = (
     {"errors", "checks"},
     {"options", "messages", "devices", "forksafety", "shell"},
-    {"cell", "channel", "help"},
+    {"cell", "channel", "help", "defaults"},
     {"values", "state"},
     {"training", "views", "digits"},
     {"worker"},

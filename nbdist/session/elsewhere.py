@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from nbdist import defaults
 from nbdist.cell import Cell
 from nbdist.errors import LaunchError, SessionError
 from nbdist.options import Options, from_keywords
@@ -30,7 +31,7 @@ def launch(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any: 
         OptionError: a wrong option.
         LaunchError: always else.
     """
-    raise _refusal(from_keywords(**options))
+    raise _refusal(from_keywords(defaults.current(), **options))
 
 
 class Session:
@@ -42,7 +43,7 @@ class Session:
     """
 
     def __init__(self, **options: Any):
-        raise _refusal(from_keywords(**options))
+        raise _refusal(from_keywords(defaults.current(), **options))
 
 
 def start_session(options: Options) -> Session:

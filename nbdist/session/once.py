@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from nbdist import defaults
 from nbdist.errors import OptionError
 from nbdist.options import Options, from_keywords
 from nbdist.session.ending import RichValue, raise_failure, report
@@ -79,4 +80,9 @@ def launch(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
     """
     if not callable(function):
         raise OptionError(f"launch({function!r}): not callable. Pass a function, then its arguments.")
-    return run_once(CallWork(function, args), from_keywords(**options), current_shell(), show_result=False)
+    return run_once(
+        CallWork(function, args),
+        from_keywords(defaults.current(), **options),
+        current_shell(),
+        show_result=False,
+    )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from nbdist import defaults
 from nbdist.cell import parse_cell
 from nbdist.errors import SessionError
 from nbdist.options import Options, from_keywords
@@ -40,7 +41,7 @@ class Session:
     """
 
     def __init__(self, **options: Any):
-        self._begin(from_keywords(**options))
+        self._begin(from_keywords(defaults.current(), **options))
 
     @classmethod
     def of(cls, options: Options) -> Session:
