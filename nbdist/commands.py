@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from nbdist import defaults
+from nbdist.auto import auto
 from nbdist.errors import OptionError, SessionError
 from nbdist.options import Options, parse_words, split_line
 from nbdist.session import (
@@ -96,6 +97,10 @@ def _live(name: str) -> Session:
     return session
 
 
+def _auto(words: Sequence[str]) -> None:
+    print(auto.command(words))
+
+
 def _defaults(words: Sequence[str]) -> None:
     if words:
         defaults.change(words)
@@ -109,5 +114,6 @@ COMMANDS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "debug": _debug,
     "push": _push,
     "pull": _pull,
+    "auto": _auto,
     "defaults": _defaults,
 }

@@ -31,10 +31,14 @@ Where the ranks that are up stand, with their stacks: %distributed stacks
 pdb where rank 1 failed, after a cell with --hold: %distributed debug 1
 And the end of ranks that are kept: %distributed stop
 
-Options for all later cells on ranks, %distributed start, nbdist.launch and nbdist.Session: what these say
-themselves counts (--no-hold undoes --hold). %distributed defaults alone shows them, --reset takes them back:
+Options for all later cells on ranks, and for %distributed start, nbdist.launch and nbdist.Session, as
+far as these do not say otherwise (--no-hold undoes --hold). Alone it shows them, --reset drops them:
 
     %distributed defaults --devices 4 --seed 0
+
+Every cell on the ranks that %distributed start has started, but for those that begin with %%local:
+
+    %distributed auto on
 """
 
 

@@ -9,16 +9,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from IPython.core import completer
+from IPython.core import completer, page
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from nbdist import defaults
+from nbdist.auto import auto
 from nbdist.cell import parse_cell
 from nbdist.commands import run_command
 from nbdist.errors import NbdistError, SessionError
 from nbdist.forksafety import ENVIRONMENT, can_fork, this_process
 from nbdist.help import help_text
+from nbdist.lookup import lookup
 from nbdist.options import complete, parse_magic
 from nbdist.session import anything_held, debug, release, run_cell, shut_down, stop_sessions, warm_up
 from nbdist.views.screen import is_watched
@@ -78,6 +80,45 @@ def _look_into_failure(shell: Any, force: bool = False) -> Any:
         return debug()
     except SessionError as error:
         print(error, file=sys.stderr)
+
+
+@magics_class
+class RanksCellMagics(Magics):
+    """What stands in cells while ``%distributed auto`` is on."""
+
+    @cell_magic
+    def local(self, line: str, cell: str) -> None:
+        """Run this cell in the notebook while ``%distributed auto`` is on; elsewhere it changes nothing."""
+        auto.run_here(cell)  # only where the magic is called as a function: else `without_local` was there
+
+    def run_next(self) -> Any:
+        """Run the next cell on the ranks."""
+        return auto.run_next()
+
+
+@magics_class
+class HelpMagics(Magics):
+    """``obj?`` and ``obj??``, which also find what lives only on the ranks."""
+
+    @line_magic
+    def pinfo(self, line: str = "", namespaces: Any = None) -> None:
+        """IPython's ``%pinfo``, which is ``obj?``."""
+        self._show("pinfo", line, 0, namespaces)
+
+    @line_magic
+    def pinfo2(self, line: str = "", namespaces: Any = None) -> None:
+        """IPython's ``%pinfo2``, which is ``obj??``."""
+        self._show("pinfo2", line, 1, namespaces)
+
+    def _show(self, magic: str, line: str, detail_level: int, namespaces: Any) -> None:
+        shell: Any = self.shell
+        found = lookup.help(line.strip(), {"detail_level": detail_level})
+        if found is None:
+            getattr(shell.magics_manager.registry["NamespaceMagics"], magic)(line, namespaces)
+            return
+        if not shell.enable_html_pager:
+            found.pop("text/html", None)
+        page.page(found)
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:
@@ -143,6 +184,10 @@ def load(shell: InteractiveShell) -> None:
     kernel.events.register("post_run_cell", watch.after)
     shell.register_magics(DistributedMagics)
     kernel.debugger = partial(_look_into_failure, shell)
+    shell.register_magics(RanksCellMagics)
+    shell.register_magics(HelpMagics)
+    auto.load(shell)
+    lookup.load(shell)
     if _has_matchers():
         shell.Completer.custom_matchers.append(completer.context_matcher()(_match))
     else:
@@ -162,6 +207,12 @@ def unload(shell: InteractiveShell) -> None:
     stop_sessions()
     shut_down()
     release()
+    auto.unload()
+    lookup.unload()
+    shell.magics_manager.magics["cell"].pop("local", None)
+    for name in ("pinfo", "pinfo2"):
+        ipythons = getattr(shell.magics_manager.registry["NamespaceMagics"], name)
+        shell.magics_manager.magics["line"][name] = ipythons
     for kind in ("cell", "line"):
         shell.magics_manager.magics[kind].pop("distributed", None)
     kernel.__dict__.pop("debugger", None)

@@ -1,7 +1,7 @@
 """What crosses the boundary between the kernel and a rank: plain frozen records.
 
 Rank to kernel: `Mark`, `Ready`, `Text`, `Display`, `Progress`, `Asking`, `Standing`, `Raised`, `HandingOver`,
-`Finished`. Kernel to rank: `Run`, `Debug`, `Reply`, `SendAgain`, `Leave`.
+`Finished`, `Looked`. Kernel to rank: `Run`, `Look`, `Debug`, `Reply`, `SendAgain`, `Leave`.
 What the kernel sees or does by itself of a rank (`Wrote`, `Answered`, `Died`, `Stuck`) has the same form, so
 that one `fold` takes them all.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nbdist.errors import Failure
+from nbdist.looks import Look, Looked, NameInfo
 
 # Environment variables that tell `nbdist.setup` and its relatives in a rank what the run was asked for.
 DEVICE_VARIABLE = "NBDIST_DEVICE"
@@ -60,6 +61,7 @@ class Values:
         imported: parts of torch that the rank had to import by itself.
         kept: names that the work bound and that live on the rank alone, with what they are.
         newer: keys of the notebook's objects whose new content stays on the rank.
+        names: of rank 0 in a live session: all that its work has bound until now.
     """
 
     parcel: Parcel
@@ -69,6 +71,7 @@ class Values:
     newer: tuple[int, ...] = ()
     result_data: Mapping[str, Any] | None = None
     imported: tuple[str, ...] = ()
+    names: tuple[NameInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,27 +107,6 @@ class Assignment:
     def mark(self) -> str:
         """Unlike that of any other worker on this machine."""
         return f"{os.path.basename(self.scratch)}-{self.rank}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
-    """What a worker that is no fork of the kernel begins with; its luggage travels beside it."""
-
-    assignment: Assignment
-    parcel: Parcel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForkOne:
-    """To the fork server: fork a worker; its channel, its two pipes and the one for the report of its end
-    travel beside it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """From the fork server: the new worker's pid."""
-
-    pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,6 +374,8 @@ class Stuck:
     reason: str
 
 
-FromRank = Mark | Ready | Text | Display | Progress | Asking | Standing | Raised | HandingOver | Finished
-ToRank = Run | Debug | Reply | SendAgain | Leave
+FromRank = (
+    Mark | Ready | Text | Display | Progress | Asking | Standing | Raised | HandingOver | Finished | Looked
+)
+ToRank = Run | Look | Debug | Reply | SendAgain | Leave
 Event = FromRank | Wrote | Answered | Died | Stuck

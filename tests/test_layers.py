@@ -17,7 +17,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "nbdist"
 
 ROWS = (
-    {"errors", "checks"},
+    {"errors", "checks", "looks"},
     {"options", "messages", "devices", "forksafety", "shell"},
     {"cell", "channel", "help", "defaults"},
     {"values", "state"},
@@ -25,7 +25,8 @@ ROWS = (
     {"worker"},
     {"start"},
     {"session"},
-    {"commands", "cluster", "doctor", "demo"},
+    {"auto"},
+    {"commands", "lookup", "cluster", "doctor", "demo"},
     {"magics"},
     {"cli"},
     {"__main__"},  # calls cli

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from datetime import timedelta
@@ -24,8 +25,10 @@ from nbdist.options import (
     Options,
     complete,
     from_keywords,
+    given,
     parse_magic,
     parse_words,
+    spelled,
 )
 
 
@@ -214,6 +217,34 @@ def test_wrong_python_value_is_named_as_python_writes_it(name: str, value: Any) 
     assert re.search(rf"Write, for example, {name}=(.+)\.$", message)
 
 
+def test_what_a_line_does_not_say_is_as_in_its_base() -> None:
+    base = parse_magic("-d 3 --hold --no-init --seed 1")
+    assert parse_magic("", base) == from_keywords(base) == base
+    assert parse_magic("--no-hold --seed 2", base) == Options(devices=3, init=False, seed=2)
+    assert parse_magic("--hold --init", base) == Options(devices=3, hold=True, seed=1)
+    assert from_keywords(base, devices="auto", hold=False, init=True, seed=None) == Options()
+    assert list(given(["--seed", "2", "--no-hold", "-d", "auto"])) == ["seed", "hold", "devices"]
+
+
+def test_options_are_spelled_as_they_are_read() -> None:
+    words = [
+        "--devices",
+        "0,2",
+        "--hold",
+        "--output",
+        "a,b",
+        "--max-return",
+        "1024",
+        "--timeout",
+        "0.5",
+        "--init",
+    ]
+    assert spelled(given(words)) == " ".join(words)
+    examples = {option.name: from_keywords(**{option.name: option.example}) for option in ALL_OPTIONS}
+    values = {name: getattr(options, name) for name, options in examples.items()}
+    assert given(shlex.split(spelled(values))) == values
+
+
 @pytest.mark.parametrize("option", ALL_OPTIONS, ids=lambda option: option.name)
 def test_the_example_of_every_message_works(option: Option) -> None:
     assert from_keywords(**{option.name: option.example}) != Options()
@@ -238,7 +269,7 @@ def test_refusals_are_value_errors_of_ours() -> None:
         ("--device 4", "--device: no such option (did you mean --devices?)."),
         ("--dev 4", "--dev: no such option"),
         ("--devicse=4", "--devicse=4: no such option (did you mean --devices?)."),
-        ("--init", "--init: no such option (did you mean --no-init?)."),
+        ("--no-inits", "--no-inits: no such option (did you mean --no-init?)."),
         ("--start_method fork", "--start_method: no such option (did you mean --start-method?)."),
         ("-x", "-x: no such option."),
         ("--", "--: no such option."),

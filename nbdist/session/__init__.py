@@ -8,6 +8,7 @@ if sys.platform == "win32":
         anything_held,
         debug,
         launch,
+        live_sessions,
         release,
         run_cell,
         session_named,
@@ -23,7 +24,7 @@ else:
     from nbdist.session.once import launch
     from nbdist.session.ranks import where_ranks_stand
     from nbdist.session.session import Session
-    from nbdist.session.sessions import session_named, start_session, stop_sessions
+    from nbdist.session.sessions import live_sessions, session_named, start_session, stop_sessions
     from nbdist.start.forkserver import shut_down, warm_up
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "anything_held",
     "debug",
     "launch",
+    "live_sessions",
     "release",
     "run_cell",
     "session_named",

@@ -6,12 +6,13 @@ nbdist works there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nbdist import defaults
 from nbdist.cell import Cell
 from nbdist.errors import LaunchError, SessionError
+from nbdist.looks import NameInfo
 from nbdist.options import Options, from_keywords
 
 
@@ -42,8 +43,16 @@ class Session:
         LaunchError: always else.
     """
 
+    names_bound: tuple[NameInfo, ...] = ()
+
     def __init__(self, **options: Any):
         raise _refusal(from_keywords(defaults.current(), **options))
+
+    def look(
+        self, expression: str, help: Mapping[str, Any] | None = None
+    ) -> tuple[str, ...] | Mapping[str, str] | None:
+        """There is nobody to ask."""
+        return None
 
 
 def start_session(options: Options) -> Session:
@@ -53,6 +62,11 @@ def start_session(options: Options) -> Session:
         LaunchError: always.
     """
     raise _refusal(options)
+
+
+def live_sessions() -> dict[str, Session]:
+    """No session is up."""
+    return {}
 
 
 def session_named(name: str) -> Session | None:  # noqa: ARG001

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from nbdist.errors import ChannelError
+from nbdist.looks import Looked, NameInfo
 from nbdist.messages import (
     Answered,
     Asking,
@@ -124,6 +125,8 @@ class Monitor(threading.Thread):
         self._mute_s: dict[int, float] = {}
         self._lock = threading.Lock()
         self.state = first_state(len(workers))
+        self.looked: SimpleQueue[Looked] = SimpleQueue()
+        self.names: tuple[NameInfo, ...] = ()
         self._view: TextView | None = None
         self._shown_s = 0.0
         self._pipes = [Pipes(worker) for worker in workers]
@@ -234,10 +237,15 @@ class Monitor(threading.Thread):
         if isinstance(event, Progress):
             self._take_progress(worker.rank, event, now_s)
             return
+        if isinstance(event, Looked):
+            self.looked.put(event)
+            return
         if isinstance(event, Asking):
             self._question = now_s, Asked(worker.rank, event)
         if isinstance(event, Finished) and event.values is not None:
             self._inbox.put(Arrived(worker.rank, event.values, worker.channel.take_fd()))
+            if worker.rank == 0:
+                self.names = event.values.names
         self._fold(worker.rank, event)
 
     def _take_progress(self, rank: int, progress: Progress, now_s: float) -> None:

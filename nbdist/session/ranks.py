@@ -23,6 +23,7 @@ from nbdist.options import Options
 from nbdist.session.deaths import Coroner
 from nbdist.session.interrupts import Interrupts
 from nbdist.session.logs import RunLogs
+from nbdist.session.looking import Looking
 from nbdist.session.lookout import Lookout
 from nbdist.session.monitor import Arrived, Asked, Broken, Hung, Interrupted, Monitor, Note, Show
 from nbdist.session.native import native_stack
@@ -138,6 +139,7 @@ class Ranks:
                 stop_hangs=self._options.on_hang == "stop",
                 withdraw=self.interrupts.withdraw,
             )
+            self.looking = Looking(self._workers[0].channel, self._monitor)
             self._monitor.begin(self._view_for(self._options), first=True)
             try:
                 self._monitor.start()

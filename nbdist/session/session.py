@@ -9,10 +9,12 @@ from typing import Any
 from nbdist import defaults
 from nbdist.cell import parse_cell
 from nbdist.errors import SessionError
+from nbdist.looks import NameInfo
 from nbdist.options import Options, from_keywords
 from nbdist.session.ending import RichValue, raise_failure, report
 from nbdist.session.held import release
 from nbdist.session.ledger import Ledger, News
+from nbdist.session.looking import Answer
 from nbdist.session.method import choose_method
 from nbdist.session.opening import assignments_for, load_torch, namespace_of, open_ranks
 from nbdist.session.ranks import Ranks
@@ -76,9 +78,25 @@ class Session:
         return self._ranks is not None
 
     @property
+    def names_bound(self) -> tuple[NameInfo, ...]:
+        """Names that its work has bound on rank 0, as it said last."""
+        return self._ranks.looking.names if self._ranks is not None else ()
+
+    @property
     def names(self) -> Collection[str]:
         """Names that its ranks have and the notebook has not."""
-        return frozenset()
+        return {info.name for info in self.names_bound} - namespace_of(self._shell).keys()
+
+    def look(self, expression: str, help: Mapping[str, Any] | None = None) -> Answer:
+        """What rank 0 says of an object, or said last if it is busy or does not answer at once.
+
+        Args:
+            expression: a name, with attributes and constant items behind it: ``model.layers[0]``.
+            help: None asks for its attributes; else arguments of IPython's ``object_inspect_mime``.
+        """
+        if self._ranks is None:
+            return None
+        return self._ranks.looking.ask(expression, help)
 
     def start(self) -> None:
         """Start the ranks and wait until their process group stands.

@@ -33,6 +33,11 @@ def session_named(name: str) -> Session | None:
     return session if session is not None and session.running else None
 
 
+def live_sessions() -> dict[str, Session]:
+    """Those that are up, by name."""
+    return {name: session for name, session in _sessions.items() if session.running}
+
+
 def stop_sessions(name: str | None = None) -> bool:
     """End one session, or all; whether there was any."""
     names = [name] if name is not None else list(_sessions)

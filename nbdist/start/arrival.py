@@ -10,8 +10,9 @@ from typing import Any
 
 from nbdist.channel import Channel
 from nbdist.errors import Failure, ValueLost
-from nbdist.messages import Begin, Finished
+from nbdist.messages import Finished
 from nbdist.start.luggage import unpack_luggage
+from nbdist.start.orders import Begin
 from nbdist.worker.main import run_rank
 
 

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 from nbdist.channel import channel_pair
 from nbdist.errors import ChannelError, LaunchError
-from nbdist.messages import Answer, Assignment, Begin, ForkOne, Ready
+from nbdist.messages import Assignment, Ready
 from nbdist.start.birth import Birth
 from nbdist.start.luggage import pack_luggage
+from nbdist.start.orders import Answer, Begin, ForkOne
 from nbdist.start.process import start_python
 from nbdist.start.worker import Worker, end_workers, not_started, reported_worker
 

@@ -7,9 +7,10 @@ import signal
 
 from nbdist.channel import Channel, channel_of
 from nbdist.errors import ChannelEnded
-from nbdist.messages import Answer, ForkOne, Ready
+from nbdist.messages import Ready
 from nbdist.start.arrival import arrive, make_main
 from nbdist.start.fork import be_worker, quiet_fork_warning
+from nbdist.start.orders import Answer, ForkOne
 from nbdist.start.process import report_end
 from nbdist.worker.afterfork import end_with
 from nbdist.worker.work import formatted

@@ -7,9 +7,10 @@ import os
 from collections.abc import Sequence
 
 from nbdist.errors import ChannelError
-from nbdist.messages import Assignment, Begin
+from nbdist.messages import Assignment
 from nbdist.start.birth import Birth
 from nbdist.start.luggage import pack_luggage
+from nbdist.start.orders import Begin
 from nbdist.start.process import report_end, start_python
 from nbdist.start.worker import Worker, end_workers, not_started, reported_worker
 

@@ -54,7 +54,8 @@ class HandOver:
     offer: Offer = field(default_factory=lambda: Offer(Echo({}, {})))
 
 
-def _is_shells(name: str) -> bool:
+def is_shells(name: str) -> bool:
+    """Whether a name is none of the user's."""
     return (
         name in SHELLS_OWN
         or name.startswith(_COMPILERS_OWN)
@@ -65,7 +66,7 @@ def _is_shells(name: str) -> bool:
 def _bound(twins: Twins, wanted: Wanted, names: Mapping[str, Any]) -> dict[str, Any]:
     if wanted.output is not None:
         return {name: names[name] for name in wanted.output if name in names}
-    return {name: value for name, value in twins.bound().items() if not _is_shells(name)}
+    return {name: value for name, value in twins.bound().items() if not is_shells(name)}
 
 
 def _of_lead(
@@ -193,7 +194,7 @@ def _find_sharded(
     without: Mapping[str, str],
 ) -> None:
     """Look for what is sharded over the ranks, and bar what cannot be put together."""
-    roots = {name: value for name, value in names.items() if not _is_shells(name)}
+    roots = {name: value for name, value in names.items() if not is_shells(name)}
     # Arguments of a call, say: the key is the same on all ranks.
     unnamed = {f"#{key}": module for key, module in models.holding_flat(twins.known).items()}
     twins.shards.find({**unnamed, **roots, _RESULT: done.result}, models.flat)

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from nbdist.cell import READY_MADE_NAMES
 from nbdist.channel import Channel
 from nbdist.errors import ChannelEnded, Failure
+from nbdist.looks import Look
 from nbdist.messages import Assignment, Debug, Finished, HandingOver, Leave, Raised, Ready, Run, SendAgain
 from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
@@ -32,10 +33,11 @@ from nbdist.worker.bars import Bars
 from nbdist.worker.capture import Outbox, keep_order, replace_streams
 from nbdist.worker.drawn import hear_drawn_bars
 from nbdist.worker.group import Group, environment
-from nbdist.worker.handover import finished, nothing_to_hand_over
+from nbdist.worker.handover import finished, is_shells, nothing_to_hand_over
 from nbdist.worker.hints import hint_for, is_consequence
 from nbdist.worker.keeping import Offer
 from nbdist.worker.leaving import leave
+from nbdist.worker.looking import OwnNames, looked
 from nbdist.worker.sources import learn_sources
 from nbdist.worker.threads import share_cores, threads_of_work
 from nbdist.worker.watch import Watch
@@ -61,6 +63,7 @@ class Rank:
         self._still_lent: dict[str, Any] = {}
         self._questions = Questions(channel, self._outbox, assignment.rank)
         self._around: Surroundings = {}
+        self._own_names = OwnNames()
         self._watch = Watch(twins.namespace, assignment, self._outbox)
 
     def serve(self, work: Work | None) -> None:
@@ -75,6 +78,7 @@ class Rank:
         config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
         config["tempdir"] = self._assignment.scratch  # the kernel removes it, however this process ends
         note_last_words(self._assignment.scratch, self._assignment.rank)
+        self._own_names.given(self._twins.namespace)
         trouble = self._attempt(self._get_ready)
         if trouble.error is not None:
             self._finish(trouble)
@@ -83,10 +87,12 @@ class Rank:
             if work is not None:
                 self._finish(self._do(work))
         while not isinstance(message := self._channel.receive(), Leave):
-            if not isinstance(message, SendAgain):
+            if not isinstance(message, SendAgain | Look):
                 interrupts.forget()
             if isinstance(message, SendAgain):
                 self._hand_over(message)
+            elif isinstance(message, Look):
+                self._look(message)
             elif isinstance(message, Debug):
                 self._debug(message)
             elif isinstance(message, Run):
@@ -112,7 +118,7 @@ class Rank:
         if shell is not None:
             from nbdist.worker.notebook import take_over
 
-            take_over(shell, self._outbox, self._bars)
+            take_over(shell, self._outbox, self._bars, has_pager=self._assignment.rank == 0)
         share_cores(self._assignment.world_size)
         self._group.set_up()
         if self._assignment.seed is not None:
@@ -135,6 +141,14 @@ class Rank:
                 return Done(error=error)
             self._outbox.post(Raised(type_name=type(error).__name__))  # the traceback may take a while
             return Done(error=error, traceback=tuple(formatted(error)))
+
+    def _look(self, message: Look) -> None:
+        """Say what the notebook's completion and help want to know."""
+        self._lend_ready_made()
+        answer = looked(message, {**vars(builtins), **self._twins.namespace})
+        self._take_back_ready_made()
+        self._outbox.post(answer)
+        self._outbox.flush()
 
     def _debug(self, message: Debug) -> None:
         """Let the user look into what failed, if it was this rank; nothing is handed over."""
@@ -221,7 +235,9 @@ class Rank:
         work: list[Work] = []
 
         def unpack() -> Done:
+            before = dict(self._twins.namespace)
             rest = take_news(message, news_fd, self._twins)
+            self._own_names.given(self._twins.namespace, before)
             learn_sources(rest.get("sources", {}))
             memory = open_memory(work_fd, message.work.size_bytes)
             ((_, (own, self._wanted)),) = unpack_each(message.work, memory, self._twins)
@@ -253,6 +269,9 @@ class Rank:
             built = nothing_to_hand_over(self._done, built.reason)
         self._lent, self._offer = built.held, built.offer
         message = replace(built.message, threads=bool(threads_of_work()))
+        if rank == 0 and self._wanted.live and message.values is not None:
+            own = self._own_names.infos(self._twins.namespace, is_shells)
+            message = replace(message, values=replace(message.values, names=own))
         if message.outcome == "interrupted" and not interrupts.came():
             message = replace(message, outcome="failed")  # an interrupt that nobody sent is the cell's own
         if message.outcome == "failed":

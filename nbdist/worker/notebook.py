@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from IPython.core import page
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
@@ -104,8 +105,12 @@ class RankDisplayHook(DisplayHook):
         """As the publisher's."""
 
 
-def take_over(shell: InteractiveShell, outbox: Outbox, bars: Bars) -> None:
-    """Turn the forked shell into the rank's."""
+def take_over(shell: InteractiveShell, outbox: Outbox, bars: Bars, *, has_pager: bool) -> None:
+    """Turn the forked shell into the rank's.
+
+    Args:
+        has_pager: whether ``obj?`` shows anything: on one rank, since all say the same.
+    """
     asyncio._set_running_loop(None)
     log = logging.getLogger("asyncio")
     log.disabled, disabled = True, log.disabled  # the user may listen at DEBUG: this is no news
@@ -120,10 +125,15 @@ def take_over(shell: InteractiveShell, outbox: Outbox, bars: Bars) -> None:
     scripts = shell.magics_manager.registry.get("ScriptMagics")
     if scripts is not None:
         scripts.event_loop = None  # its thread is not in this process; the next %%bash makes another
+    shell.set_hook("show_in_pager", page.as_hook(page.display_page if has_pager else _show_nothing), 0)
     shell.call_pdb = False  # `%pdb on` is for the notebook's own cells
     warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)  # advice for a terminal
     only_read(shell)
     _keep_messages_here(getattr(shell, "kernel", None), outbox)
+
+
+def _show_nothing(*_: Any, **__: Any) -> None:
+    """Another rank does."""
 
 
 def _name_cells_as_the_kernel_does() -> None:

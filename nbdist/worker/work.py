@@ -127,7 +127,7 @@ class CellWork:
 
     Args:
         cell: the cell below the magic's line.
-        first_line: the magic's own line, which counts as the cell's first.
+        first_line: the magic's own line, which counts as the cell's first; empty where there is none.
         number: the notebook's number of the cell.
     """
 
@@ -148,6 +148,8 @@ class CellWork:
     def text(self) -> str:
         """The cell with its magic's line as a comment, so that line numbers are the notebook's."""
         source = self.cell.source
+        if not self.first_line:  # `%distributed auto`: the whole cell is the ranks'
+            return source
         # A cell magic must stand on the first line.
         if source.lstrip().startswith("%%"):
             return source
