@@ -25,6 +25,9 @@ PRECISION_VARIABLE = "NBDIST_PRECISION"
 # Marks programs that a rank started, whatever session they are in.
 RUN_VARIABLE = "NBDIST_RUN"
 
+FIRST_RUN = 1
+"""The number of what ranks do first: getting ready, and the work that they are born to."""
+
 Stream = Literal["stdout", "stderr"]
 
 MARK = re.compile(rb"\0nbdist-mark-([0-9a-f]{12})\0")
@@ -286,6 +289,9 @@ class Run:
         unbound: names that the notebook has deleted.
         dropped: keys of objects that no longer exist on both sides.
         taken: whether the kernel has taken what the rank handed over last.
+        number: of the run, counted by the kernel.
+        group: number of the process group that the work needs: with another one than before, the ranks leave
+            all groups and meet anew first. None needs none.
     """
 
     news: Parcel
@@ -293,13 +299,20 @@ class Run:
     unbound: tuple[str, ...] = ()
     dropped: tuple[int, ...] = ()
     taken: bool = True
+    number: int = FIRST_RUN
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debug:
-    """To all ranks: let the user look into the one whose work has failed."""
+    """To all ranks: let the user look into the one whose work has failed.
+
+    Attributes:
+        number: of this as a run.
+    """
 
     rank: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

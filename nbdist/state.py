@@ -44,7 +44,7 @@ class RankState:
         asking: whether it waits for a line from the user.
         standing: where its main thread was seen last.
         raised: that its work raised, before the whole story is known.
-        death: how its process ended while nobody waited for it.
+        death: how its process ended, whether somebody waited for it or not.
         finished_s: when its work ended, monotonic.
         threads: whether threads that the work has started go on.
         bars: its progress bars that have not ended, the oldest first.
@@ -126,6 +126,11 @@ class RunState:
         return tuple(rank.rank for rank in self.ranks if rank.phase != "gone")
 
     @property
+    def deaths(self) -> Mapping[int, Failure]:
+        """Ranks whose process has ended, and how it did."""
+        return {rank.rank: rank.death for rank in self.ranks if rank.death is not None}
+
+    @property
     def broken_off(self) -> bool:
         """Whether a rank failed, or was interrupted by somebody else than the kernel."""
         return bool(self.failures) or any(
@@ -153,16 +158,20 @@ def first_state(world_size: int) -> RunState:
     return RunState(ranks=tuple(RankState(rank=rank) for rank in range(world_size)))
 
 
-def next_run(state: RunState) -> RunState:
-    """The state at the start of the next run of the same ranks."""
-    return RunState(
-        ranks=tuple(
-            RankState(rank=rank.rank, phase="running")
-            if rank.phase != "gone"
-            else RankState(rank=rank.rank, phase="gone", outcome="failed", failure=rank.death)
-            for rank in state.ranks
-        )
-    )
+def next_run(state: RunState, *, need_all: bool = True) -> RunState:
+    """The state at the start of the next run of the same ranks.
+
+    Args:
+        need_all: whether it fails at once where one of them is gone.
+    """
+    return RunState(ranks=tuple(_next_run_of(rank, need_all) for rank in state.ranks))
+
+
+def _next_run_of(rank: RankState, needed: bool) -> RankState:
+    if rank.phase != "gone":
+        return RankState(rank=rank.rank, phase="running")
+    failure = rank.death if needed else None
+    return RankState(rank=rank.rank, phase="gone", outcome="failed", failure=failure, death=rank.death)
 
 
 def fold(state: RunState, rank: int, event: Event) -> RunState:
@@ -205,15 +214,19 @@ def _fold_rank(rank: RankState, event: Event) -> RankState:
         finished = replace(rank, phase="finished", finished_s=event.time_s, threads=event.threads, bars=())
         return _finished(finished, event)
     if isinstance(event, Died):
-        rank = replace(rank, bars=())
-        if rank.phase == "finished":
-            return replace(rank, phase="gone", death=_death(rank, event))
-        if rank.raised is not None:
-            return replace(rank, phase="gone", outcome="failed", failure=_untold(rank, rank.raised))
-        if rank.stopped:
-            return replace(rank, phase="gone", outcome="interrupted")
-        return replace(rank, phase="gone", outcome="failed", failure=_death(rank, event))
+        return _died(replace(rank, phase="gone", bars=(), death=_death(rank, event)), rank.phase)
     return rank
+
+
+def _died(rank: RankState, phase: Phase) -> RankState:
+    """A rank whose process has ended in a phase of its work."""
+    if phase == "finished":
+        return rank
+    if rank.raised is not None:
+        return replace(rank, outcome="failed", failure=_untold(rank, rank.raised))
+    if rank.stopped:
+        return replace(rank, outcome="interrupted")
+    return replace(rank, outcome="failed", failure=rank.death)
 
 
 def _bars_after(bars: tuple[Progress, ...], progress: Progress) -> tuple[Progress, ...]:

@@ -56,40 +56,83 @@ def method(request: pytest.FixtureRequest, kernel: NotebookKernel) -> str:
     return str(request.param)
 
 
+GOOD = "x = torch.ones(1)\ndist.all_reduce(x)\nassert x.item() == 3"
+"""What ranks that live on do after the fault."""
+
+DIES = ("ends", "is killed", "is terminated", "crashes", "aborts", "fails in a thread's hands")
+"""Ways after which rank 1 is gone."""
+
+
+def start(kernel: NotebookKernel, form: str, method: str) -> None:
+    """What comes before the cell under test."""
+    if form == "live cell":
+        kernel.run(f"%distributed start --devices 3 --start-method {method} --on-hang stop").check()
+
+
+def cell_of(form: str, method: str) -> str:
+    """The cell that fails, or is interrupted."""
+    if form == "live cell":
+        return "%%distributed\nmeet()"
+    if form == "cell":
+        return f"%%distributed --devices 3 --start-method {method} --on-hang stop\nmeet()"
+    return (
+        f"session = nbdist.Session(devices=3, start_method={method!r}, on_hang='stop')\n"
+        "session.start()\nsession.run(meet)"
+    )
+
+
+def check_that_it_goes_on(kernel: NotebookKernel, form: str, *, dies: bool) -> None:
+    """Ranks that stay are as good as before, unless one of them has died, which they say."""
+    if form == "cell":
+        return
+    indented = GOOD.replace("\n", "\n    ")
+    session_cell = f"def good():\n    {indented}\nsession.run(good)"
+    run = kernel.run(f"%%distributed\n{GOOD}" if form == "live cell" else session_cell)
+    if not dies:
+        run.check()
+        return
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "SessionError"
+    assert re.search(r"rank 1 of this session has died .*%distributed start begins anew", run.error.evalue)
+
+
+def end(kernel: NotebookKernel, form: str) -> None:
+    """End what stays."""
+    if form == "live cell":
+        kernel.run("%distributed stop").check()
+    elif form == "session":
+        kernel.run("session.stop()").check()
+    kernel.run("%reload_ext nbdist").check()  # ends the fork server
+
+
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("form", ["cell", "session"])
+@pytest.mark.parametrize("form", ["cell", "session", "live cell"])
 def test_a_rank_fails(kernel: NotebookKernel, way: str, method: str, form: str) -> None:
     code, expected = WAYS[way]
     kernel.run(f"{SETUP}\ndef fail():\n    {code}").check()
-    options = f"devices=3, start_method={method!r}, on_hang='stop'"
-    if form == "cell":
-        run = kernel.run(
-            f"%%distributed --devices 3 --start-method {method} --on-hang stop\nmeet()", timeout_s=40
-        )
-    else:
-        run = kernel.run(f"with nbdist.Session({options}) as session:\n    session.run(meet)", timeout_s=40)
-    kernel.run("%reload_ext nbdist").check()  # ends the fork server
+    start(kernel, form, method)
+    run = kernel.run(cell_of(form, method), timeout_s=40)
     assert run.error is not None, run.describe()
     assert run.error.ename == "RankFailedError", run.describe()
     assert re.search(expected, run.error.evalue), run.error.evalue
     waits = way in ("finishes alone", "waits elsewhere")  # then it is named by those that wait for it
     blamed = r"ranks? (0|2|0,2|0-1) of 3" if waits else r"rank 1 of 3"
     assert re.match(f"{blamed} failed", run.error.evalue), run.error.evalue
+    check_that_it_goes_on(kernel, form, dies=way in DIES)
+    end(kernel, form)
     assert kernel.processes() == {}
 
 
-@pytest.mark.parametrize("form", ["cell", "session"])
+@pytest.mark.parametrize("form", ["cell", "session", "live cell"])
 def test_an_interrupt(kernel: NotebookKernel, method: str, form: str) -> None:
     kernel.run(f"{SETUP}\ndef fail():\n    print('up', flush=True)\n    time.sleep(1000)").check()
-    if form == "cell":
-        cell = f"%%distributed --devices 3 --start-method {method}\nmeet()"
-    else:
-        cell = f"with nbdist.Session(devices=3, start_method={method!r}) as session:\n    session.run(meet)"
-    run = kernel.start_run(cell, allow_stdin=True)
+    start(kernel, form, method)
+    run = kernel.start_run(cell_of(form, method), allow_stdin=True)
     run.wait_for_text("up", 60)
     kernel.interrupt()
     run.finish(10)
-    kernel.run("%reload_ext nbdist").check()
     assert run.error is not None, run.describe()
     assert run.error.ename == "KeyboardInterrupt"
+    check_that_it_goes_on(kernel, form, dies=False)
+    end(kernel, form)
     assert kernel.processes() == {}

@@ -363,18 +363,21 @@ def test_a_session_that_is_not_running_says_so(kernel: NotebookKernel) -> None:
     assert "not running" in kernel.value("late")
 
 
-def test_a_failure_ends_a_session(kernel: NotebookKernel) -> None:
+def test_a_session_lives_on_after_a_failure(kernel: NotebookKernel) -> None:
     kernel.run(SESSIONS).check()
     run = kernel.run(
         """
         session = nbdist.Session(devices=2)
         session.start()
+        pids = session.run(os.getpid)
         try:
             session.run(fail)
         except nbdist.RankFailedError as error:
             failure = error.failures[0]
             cause = error.__cause__
-        late = refusal(session.run, total, 1)
+        after = session.run(total, 1)
+        same = session.run(os.getpid) == pids
+        session.stop()
         """
     ).check()
     assert run.stdout == "about to fail\n"
@@ -383,7 +386,41 @@ def test_a_failure_ends_a_session(kernel: NotebookKernel) -> None:
         "ValueError: in the session",
         True,
     )
-    assert "not running" in kernel.value("late")
+    assert kernel.value("(after, same)") == ([(0, 3.0), (1, 3.0)], True)
+    assert kernel.processes() == {}
+
+
+def test_a_failure_in_the_with_block_ends_the_ranks(kernel: NotebookKernel) -> None:
+    kernel.run(SESSIONS).check()
+    run = kernel.run("with nbdist.Session(devices=2) as session:\n    session.run(fail)")
+    assert run.error is not None
+    assert run.error.ename == "RankFailedError"
+    assert kernel.processes() == {}
+
+
+def test_a_session_whose_rank_has_died_starts_anew(kernel: NotebookKernel) -> None:
+    kernel.run(SESSIONS).check()
+    kernel.run(
+        """
+        session = nbdist.Session(devices=2)
+        session.start()
+        pids = session.run(os.getpid)
+        try:
+            session.run(lambda: os._exit(3) if dist.get_rank() else dist.barrier())
+        except nbdist.RankFailedError as error:
+            died = str(error)
+        refused = refusal(session.run, total, 1)
+        session.start()
+        after = session.run(total, 1)
+        new = not set(session.run(os.getpid)) & set(pids)
+        session.stop()
+        """
+    ).check()
+    assert "rank 1 of 2 failed: its process (pid" in kernel.value("died")
+    assert "ended with exit code 3" in kernel.value("died")
+    assert "rank 1 of this session has died" in kernel.value("refused")
+    assert "start()" in kernel.value("refused")
+    assert kernel.value("(after, new)") == ([(0, 3.0), (1, 3.0)], True)
     assert kernel.processes() == {}
 
 
@@ -421,13 +458,15 @@ def test_an_answer_that_cannot_travel_leaves_the_others_in_their_places(kernel: 
     assert kernel.value("answers") == [0, None, 2]
 
 
-def test_an_interrupt_ends_a_session(kernel: NotebookKernel) -> None:
+def test_a_session_lives_on_after_an_interrupt(kernel: NotebookKernel) -> None:
     kernel.run(SESSIONS).check()
+    kernel.run("session = nbdist.Session(devices=2)\nsession.start()\npids = session.run(os.getpid)").check()
     run = kernel.start_run(
         """
-        import time
-        with nbdist.Session(devices=2) as session:
-            session.run(lambda: (print("ready", flush=True), time.sleep(1000)))
+        def wait():
+            print("ready", flush=True)
+            dist.barrier() if dist.get_rank() else dist.recv(torch.ones(1), src=1)
+        session.run(wait)
         """
     )
     run.wait_for_text("ready")
@@ -435,6 +474,8 @@ def test_an_interrupt_ends_a_session(kernel: NotebookKernel) -> None:
     run.finish(30)
     assert run.error is not None, run.describe()
     assert run.error.ename == "KeyboardInterrupt"
+    kernel.run("after = session.run(total, 1)\nsame = session.run(os.getpid) == pids\nsession.stop()").check()
+    assert kernel.value("(after, same)") == ([(0, 3.0), (1, 3.0)], True)
     assert kernel.processes() == {}
 
 

@@ -1,4 +1,5 @@
-"""Ranks that are kept after a failure, so that the user can look into them."""
+"""Ranks that live on after a failure, so that the user can look into them: those of a cell that is over, and
+those of a live session, until its next work."""
 
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ class _Held:
 
 
 _held: list[_Held] = []
+_failed_live: list[_Held] = []
 
 
 def hold(ranks: Ranks, screen: Screen) -> None:
@@ -44,6 +46,16 @@ def hold(ranks: Ranks, screen: Screen) -> None:
             f"the ranks are kept: %distributed debug opens pdb where rank {held.broken[0]} {held.how}, "
             "%distributed stop ends them, and so does the next cell on ranks."
         )
+
+
+def offer(ranks: Ranks) -> None:
+    """Let `debug` look into ranks of a live session whose work has failed, until `take_back`."""
+    _failed_live.append(_Held(ranks, ranks.state))
+
+
+def take_back(ranks: Ranks) -> None:
+    """A live session's ranks end, or go on with something else."""
+    _failed_live[:] = [held for held in _failed_live if held.ranks is not ranks]
 
 
 def anything_held() -> bool:
@@ -68,14 +80,15 @@ def debug(rank: int | None = None) -> None:
     Raises:
         SessionError: no ranks are kept, or there is nothing to look into in this one.
     """
-    if not _held:
+    failed = [*_failed_live, *_held]
+    if not failed:
         raise SessionError(
             "No ranks are kept. Run the cell with %%distributed --hold: when it fails, its ranks wait, "
             "and %distributed debug opens pdb where the first of them failed."
         )
     if not is_watched(current_shell()):
         raise SessionError("%distributed debug asks for commands, and this front end has no input box.")
-    broken = _held[-1].broken
+    broken = failed[-1].broken
     if not broken:
         raise SessionError("The ranks that failed have ended: there is nothing to look into.")
     if rank is not None and rank not in broken:
@@ -83,4 +96,4 @@ def debug(rank: int | None = None) -> None:
             f"%distributed debug {rank}: there is nothing to look into. Allowed: "
             + ", ".join(f"%distributed debug {other}" for other in sorted(broken))
         )
-    _held[-1].ranks.debug(broken[0] if rank is None else rank)
+    failed[-1].ranks.debug(broken[0] if rank is None else rank)

@@ -15,7 +15,7 @@ class Interrupts:
         note: told of each interrupt.
 
     Attributes:
-        count: how many there were.
+        count: how many there were in this block of `answered`, or in the last one.
     """
 
     def __init__(self, note: Callable[[], None]):
@@ -29,6 +29,7 @@ class Interrupts:
     @contextlib.contextmanager
     def answered(self) -> Iterator[None]:
         """Take SIGINT in this block. Off the main thread there are no signals."""
+        self.count = 0
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -131,13 +131,17 @@ class Monitor(threading.Thread):
         self._shown_s = 0.0
         self._pipes = [Pipes(worker) for worker in workers]
 
-    def begin(self, view: TextView, *, first: bool) -> None:
-        """Start a run: what ranks print from now on goes to `view`."""
+    def begin(self, view: TextView) -> None:
+        """Start the first run: what ranks print from now on goes to `view`."""
         with self._lock:
             self._view = view
-            if not first:
-                self.state = next_run(self.state)
-                self._inbox.put(self.state)  # a rank may have died meanwhile
+
+    def begin_next(self, view: TextView, *, need_all: bool) -> None:
+        """Start another run, which may need all ranks to be alive."""
+        with self._lock:
+            self._view = view
+            self.state = next_run(self.state, need_all=need_all)
+            self._inbox.put(self.state)  # a rank may have died meanwhile
 
     def note_stop(self) -> None:
         """Ranks that still work are being told to stop: what they say now is no failure of theirs."""

@@ -46,13 +46,13 @@ def namespace_of(shell: Any) -> dict[str, Any]:
     return namespace
 
 
-def open_ranks(assignments: list[Assignment], options: Options, shell: Any) -> Ranks:
-    """Ranks that are not started yet."""
+def open_ranks(assignments: list[Assignment], options: Options, shell: Any, *, live: bool = False) -> Ranks:
+    """Ranks that are not started yet; whether they are to live on after a failure."""
     crowd = crowd_note([assignment.device for assignment in assignments], usable_cpu_count())
     if crowd:
         Screen(shell).note(crowd)
     view = partial(_text_view, len(assignments), not is_watched(shell))
-    return Ranks(assignments, options, Screen(shell), view)
+    return Ranks(assignments, options, Screen(shell), view, live=live)
 
 
 def _text_view(world_size: int, batch: bool, logs: Any, folder: str) -> TextView:

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from nbdist.errors import ChannelError, LaunchError, ValueLost
-from nbdist.messages import Assignment, Debug, Leave, Run, SendAgain, Values
+from nbdist.messages import FIRST_RUN, Assignment, Debug, Leave, Run, SendAgain, Values
 from nbdist.options import Options
 from nbdist.session.deaths import Coroner
 from nbdist.session.interrupts import Interrupts
@@ -28,6 +28,7 @@ from nbdist.session.lookout import Lookout
 from nbdist.session.monitor import Arrived, Asked, Broken, Hung, Interrupted, Monitor, Note, Show
 from nbdist.session.native import native_stack
 from nbdist.session.port import ReservedPort
+from nbdist.session.stopping import Stopping
 from nbdist.start import start_workers
 from nbdist.start.birth import Birth
 from nbdist.start.guard import Guard
@@ -40,15 +41,8 @@ from nbdist.values.remote import Remote, Unreadable
 from nbdist.views.hang import odd_ranks, odd_stacks, standing_report
 from nbdist.views.screen import Screen
 from nbdist.views.text import TextView
+from nbdist.worker.interrupts import Board
 
-# After a rank has raised: how long the others may still fail by themselves, and how long an interrupted
-# rank has to come out of its work. What it hands over then may take as long as it takes.
-_GRACE_S = 0.2
-_ANSWER_S = 0.6
-# After the user's interrupt: the ranks come out of their work within 2 s, whatever they do.
-_INTERRUPT_ANSWER_S = 1.5
-# How long the text and the traceback of an exception, which run the user's code, may take.
-_REPORT_S = 5.0
 _LEAVE_S = 2.0
 
 
@@ -74,6 +68,13 @@ def _make_scratch() -> str:
         ) from error
 
 
+def _make_board(scratch: str, world_size: int) -> Board:
+    try:
+        return Board(scratch, create=world_size)
+    except OSError as error:
+        raise LaunchError(f"the ranks need a folder for temporary files: {error}. Set TMPDIR.") from error
+
+
 class Ranks:
     """Workers of one session.
 
@@ -82,6 +83,7 @@ class Ranks:
         options: of the run.
         screen: where text and displays go.
         view: makes the text view of each run, from its ``--logs`` and the folder of its logs.
+        live: whether the ranks are to live on after a failure or an interrupt.
     """
 
     def __init__(
@@ -90,10 +92,13 @@ class Ranks:
         options: Options,
         screen: Screen,
         view: Callable[[str, str], TextView],
+        *,
+        live: bool = False,
     ):
         self._options = options
         self._screen = screen
         self._make_view = view
+        self._live = live
         occupy_standard_descriptors()
         self._scratch = _make_scratch()
         self._port = ReservedPort()
@@ -109,11 +114,11 @@ class Ranks:
         ]
         self._inbox: SimpleQueue[Note] = SimpleQueue()
         self._arrived: dict[int, Arrived] = {}
-        self._plan: list[tuple[float, Callable[[], None]]] = []
         self._workers: list[Worker] = []
         self.interrupts = Interrupts(lambda: self._inbox.put(Interrupted()))
-        self._stopping = False
-        self._ended_by_us: set[int] = set()
+        self._board: Board | None = None
+        self._run = FIRST_RUN
+        self._group = 0
 
     def start(self, method: str, birth: Birth, *, with_ipython: bool) -> None:
         """Start the workers by a start method; they begin with the work they are born to.
@@ -124,6 +129,7 @@ class Ranks:
         self._twins = birth.twins
         with contextlib.ExitStack() as undo:
             undo.callback(self._give_back)
+            self._board = _make_board(self._scratch, len(self._assignments))
             self._workers = start_workers(method, self._assignments, birth, with_ipython=with_ipython)
             undo.callback(self._end_workers)
             marks = [assignment.mark for assignment in self._assignments]
@@ -140,7 +146,10 @@ class Ranks:
                 withdraw=self.interrupts.withdraw,
             )
             self.looking = Looking(self._workers[0].channel, self._monitor)
-            self._monitor.begin(self._view_for(self._options), first=True)
+            self._stopping = Stopping(
+                self._workers, self._monitor, self._board, self._screen, live=self._live
+            )
+            self._monitor.begin(self._view_for(self._options))
             try:
                 self._monitor.start()
             except RuntimeError as error:  # no more threads
@@ -152,6 +161,8 @@ class Ranks:
 
     def _give_back(self) -> None:
         self._port.close()
+        if self._board is not None:
+            self._board.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _end_workers(self) -> None:
@@ -162,29 +173,32 @@ class Ranks:
 
     def send(self, message: Run, fds: Sequence[int], options: Options) -> None:
         """Give all ranks their next work."""
-        self._begin(options)
+        self._begin(options, need_all=True)
+        message = replace(message, number=self._run, group=self._group)
         for worker in self._workers:
             with contextlib.suppress(ChannelError):  # it died; the monitor says how
                 worker.channel.send(message, fds=fds)
 
-    def _begin(self, options: Options) -> None:
+    def _begin(self, options: Options, *, need_all: bool) -> None:
         self._drop_arrived()
-        self.interrupts.count = 0
-        self._stopping = False
-        self._plan = []
-        self._monitor.begin(self._view_for(options), first=False)
+        if self.state.broken_off or self._stopping.answered:
+            # Whatever the ranks had going on between them: they meet anew before their next work.
+            self._group += 1
+        self._run += 1
+        self._stopping.begin(self._run)
+        self._monitor.begin_next(self._view_for(options), need_all=need_all)
 
     def debug(self, rank: int) -> None:
         """Let the user look into a rank whose work has failed."""
-        self._begin(self._options)
         with self.interrupts.answered():
+            self._begin(self._options, need_all=False)
             for worker in self._workers:
                 with contextlib.suppress(ChannelError):
-                    worker.channel.send(Debug(rank=rank))
+                    worker.channel.send(Debug(rank=rank, number=self._run))
             state = self.follow(lambda state: state.settled)
-        failure = state.ranks[rank].failure
-        if failure is not None:
-            self._screen.note(f"rank {rank} has ended: {failure.summary}")
+        death = state.ranks[rank].death
+        if death is not None:
+            self._screen.note(f"rank {rank} has ended: {death.summary}")
 
     @property
     def state(self) -> RunState:
@@ -210,20 +224,16 @@ class Ranks:
         elif isinstance(note, Hung):
             self._on_hang(note)
         elif isinstance(note, Interrupted):
-            self._on_interrupt()
+            self._stopping.interrupt(self.interrupts.count)
         elif isinstance(note, Broken):
             raise note.error
 
     def _next_note(self) -> Note | None:
-        """The next note; None when a step of the plan was due first."""
-        if not self._plan:
-            return self._inbox.get()
-        due_s, step = self._plan[0]
+        """The next note; None when a step towards the run's end was due first."""
         try:
-            return self._inbox.get(timeout=max(0.0, due_s - time.monotonic()))
+            return self._inbox.get(timeout=self._stopping.patience_s())
         except Empty:
-            del self._plan[0]
-            step()
+            self._stopping.step()
             return None
 
     def _keep(self, note: Arrived) -> None:
@@ -233,8 +243,8 @@ class Ranks:
         self._arrived[note.rank] = note
 
     def _on_state(self, state: RunState) -> None:
-        if state.broken_off and not state.settled and not self._plan:
-            self._plan_end(_GRACE_S, _ANSWER_S)
+        if state.broken_off and not state.settled:
+            self._stopping.broken_off()
 
     def _on_hang(self, hung: Hung) -> None:
         now_s = time.monotonic()
@@ -262,47 +272,13 @@ class Ranks:
         """Whether the user asked to stop, at whatever moment of the run."""
         return self.interrupts.count > 0
 
-    def _on_interrupt(self) -> None:
-        if self._stopping:
-            self._plan = []
-            self._kill(self.state.unfinished)
-        else:
-            self._stopping = True
-            self._plan = []
-            self._plan_end(0.0, _INTERRUPT_ANSWER_S)
-
-    def _plan_end(self, grace_s: float, answer_s: float) -> None:
-        interrupt_s = time.monotonic() + grace_s
-        self._plan = [
-            (interrupt_s, self._interrupt),
-            (interrupt_s + answer_s, self._kill_working),
-            (interrupt_s + _REPORT_S, self._kill_telling),
-        ]
-
-    def _interrupt(self) -> None:
-        self._monitor.note_stop()
-        for rank in self.state.working:
-            self._workers[rank].interrupt()
-
-    def _kill_working(self) -> None:
-        self._kill(self.state.working)
-
-    def _kill_telling(self) -> None:
-        self._kill(self.state.telling)
-
-    def _kill(self, ranks: Sequence[int]) -> None:
-        self._monitor.note_stop()
-        self._ended_by_us |= set(ranks)
-        for rank in ranks:
-            self._workers[rank].kill()
-
     def bring_back(self, lead: int = 0) -> Landed:
         """Write what the ranks handed over into the notebook, all of it or, on trouble, the readable rest.
 
         Args:
             lead: the rank whose names, changes and result come back.
         """
-        self._plan = []
+        self._stopping.leave_it()
         # The leading rank's last: it holds what is put together of all ranks' parts.
         ranks = sorted(self._arrived, key=lambda rank: (rank == lead, -rank))
         arrived = {rank: self._read(rank) for rank in ranks if rank in self.state.alive}
@@ -313,7 +289,7 @@ class Ranks:
             landed = land(arrived, unbound, self._twins, world_size=len(self._workers), lead=lead)
         landed.lost = {**self.lost(), **landed.lost}
         if self.state.ranks[0].phase == "gone" and 0 not in self._arrived and self.interrupts.count < 2:
-            ended_by_us = 0 in self._ended_by_us
+            ended_by_us = 0 in self._stopping.ended
             reason = "it did not come out of its work and was ended" if ended_by_us else "its process ended"
             landed.lost["what rank 0 had changed"] = reason
         return landed

@@ -8,11 +8,11 @@ from typing import Any
 
 from nbdist import defaults
 from nbdist.cell import parse_cell
-from nbdist.errors import SessionError
+from nbdist.errors import Failure, SessionError, ranks_phrase
 from nbdist.looks import NameInfo
 from nbdist.options import Options, from_keywords
 from nbdist.session.ending import RichValue, raise_failure, report
-from nbdist.session.held import release
+from nbdist.session.held import offer, release, take_back
 from nbdist.session.ledger import Ledger, News
 from nbdist.session.looking import Answer
 from nbdist.session.method import choose_method
@@ -99,7 +99,8 @@ class Session:
         return self._ranks.looking.ask(expression, help)
 
     def start(self) -> None:
-        """Start the ranks and wait until their process group stands.
+        """Start the ranks and wait until their process group stands. Ranks that are left of a session of
+        which one has died end first.
 
         Raises:
             SessionError: it runs already.
@@ -107,6 +108,8 @@ class Session:
         """
         load_torch()
         release()
+        if self._ranks is not None and self._ranks.state.deaths:
+            self.stop()
         if self._ranks is not None:
             raise SessionError(
                 "This session has been started already. Call stop() first, or make another Session."
@@ -119,13 +122,15 @@ class Session:
             birth = _birth(namespace, namespace.keys() - SHELLS_OWN)
         self._twins = birth.twins
         self._ledger = Ledger(birth.twins, namespace if method == "fork" else {})
-        ranks = open_ranks(assignments, self._options, self._shell)
+        ranks = open_ranks(assignments, self._options, self._shell, live=True)
         with ranks.interrupts.answered():
             ranks.start(method, birth, with_ipython=self._shell is not None)
             self._ranks = ranks
             self._twins.names = {}  # the ranks have them; here they would keep old values alive
             state = ranks.follow(lambda state: not any(rank.phase == "starting" for rank in state.ranks))
-            self._end_if_failed(ranks, state)
+            if state.broken_off or ranks.interrupted:
+                self.stop()
+                raise_failure(state, ranks, self._twins)
 
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
         """Call ``function(*args, **kwargs)`` on every rank.
@@ -137,13 +142,14 @@ class Session:
 
         Raises:
             SessionError: the session is not running.
-            RankFailedError: the function failed on a rank; the session has ended.
+            RankFailedError: the function failed on a rank. The ranks live on, with a fresh process group.
+            KeyboardInterrupt: the run was interrupted; likewise.
         """
         ranks = self._running()
         with ranks.interrupts.answered():
             wanted = Wanted(results=True, live=True, output=())
             state, _ = self._do(CallWork(function, args, kwargs), wanted, self._options)
-            self._end_if_failed(ranks, state)
+            self._raise_if_failed(ranks, state)
             results = ranks.results()
             for title, reason in ranks.lost().items():
                 self._screen.note(f"{title} stays behind: {reason}")
@@ -165,7 +171,7 @@ class Session:
             state, landed = self._do(work, wanted, options)
             data = ranks.result_data()
         report(landed, ranks, self._screen)
-        self._end_if_failed(ranks, state)
+        self._raise_if_failed(ranks, state)
         return RichValue(data) if data is not None else landed.result
 
     def run_cell(self, text: str) -> Any:
@@ -251,11 +257,16 @@ class Session:
         news = self._ledger.news(work, wanted, push)
         try:
             self._tell(news, quiet=bool(push) or wanted.results)
+            take_back(ranks)
             ranks.send(news.message, news.fds, options)
             self._ledger.sent(news)
         finally:
             news.close()
-        state = ranks.follow(lambda state: state.settled)
+        try:
+            state = ranks.follow(lambda state: state.settled)
+        except BaseException:  # the front end is gone, say: nobody would know what the ranks are at
+            self.stop()
+            raise
         kept = dict(self._ledger.kept)
         landed = ranks.bring_back(wanted.lead)
         if wanted.lead == 0:
@@ -285,19 +296,41 @@ class Session:
         """End the ranks. A session that has ended stays so."""
         if self._ranks is not None:
             ranks, self._ranks = self._ranks, None
+            take_back(ranks)
             ranks.stop()
 
+    @property
+    def deaths(self) -> Mapping[int, Failure]:
+        """Ranks that have died, and how. The others only wait to be looked into."""
+        return {} if self._ranks is None else self._ranks.state.deaths
+
     def _running(self) -> Ranks:
+        """Its ranks, all of them alive."""
         if self._ranks is None:
             raise SessionError(
                 "This session is not running. Use it as `with nbdist.Session() as s:` or call start()."
             )
+        if self.deaths:
+            raise SessionError(self._after_death())
         return self._ranks
 
-    def _end_if_failed(self, ranks: Ranks, state: RunState) -> None:
-        if state.broken_off or ranks.interrupted:
-            self.stop()
-            raise_failure(state, ranks, self._twins)
+    def _after_death(self) -> str:
+        how = "; ".join(f"rank {rank}: {death.summary}" for rank, death in self.deaths.items())
+        have = "have" if len(self.deaths) > 1 else "has"
+        return (
+            f"{ranks_phrase([*self.deaths])} of this session {have} died ({how}). The other ranks are kept "
+            "to be looked into (%distributed stacks). %distributed start begins anew (in Python: start()), "
+            "%distributed stop ends the session."
+        )
+
+    def _raise_if_failed(self, ranks: Ranks, state: RunState) -> None:
+        """Raise what a work ended with. The ranks meet anew before the next one."""
+        if not state.broken_off and not ranks.interrupted:
+            return
+        offer(ranks)
+        if self.deaths:
+            Screen(self._shell).note(self._after_death())
+        raise_failure(state, ranks, self._twins)
 
 
 def _birth(namespace: dict[str, Any], names: Iterable[str]) -> Birth:

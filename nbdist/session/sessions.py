@@ -10,17 +10,20 @@ _sessions: dict[str, Session] = {}
 
 
 def start_session(options: Options) -> Session:
-    """Start the session that `options.name` names.
+    """Start the session that `options.name` names, in place of one of that name whose ranks have died.
 
     Raises:
         SessionError: one of that name is up.
         LaunchError, RankFailedError: its ranks do not come up.
     """
-    if session_named(options.name) is not None:
+    former = session_named(options.name)
+    if former is not None and not former.deaths:
         raise SessionError(
             f"A session {options.name!r} is up. Stop it first (%distributed stop), or start another one "
             "beside it: %distributed start --name other."
         )
+    if former is not None:
+        former.stop()
     session = Session.of(options)
     session.start()
     _sessions[options.name] = session

@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from nbdist.errors import OptionError
 from nbdist.messages import DEVICE_VARIABLE, RUN_VARIABLE, STRATEGY_VARIABLE, Assignment
-from nbdist.worker.descriptors import open_descriptors
+from nbdist.worker.connections import Connections
 
 _LOOPBACK = "127.0.0.1"
 _LOOPBACK_INTERFACES = ("lo", "lo0")
@@ -69,14 +68,14 @@ class Group:
 
     def __init__(self, assignment: Assignment):
         self._assignment = assignment
+        self._connections = Connections()
+        self._number = 0
+        self._made_under_number = 0
         self._store: Any = None
         self._store_name = ""
+        self._blocked: list[tuple[str, Any]] = []
         self.generation = 0
         self._changing = threading.Lock()
-        # Every group ever made. The last reference to a destroyed one may be dropped by C++ code that
-        # holds the GIL, and its destructor waits for a thread that needs the GIL: for ever.
-        self._kept: list[Any] = []
-        self._sockets: set[tuple[int, int]] = set()
 
     def set_up(self) -> None:
         """Choose the device, answer `init_process_group` from now on, and make the group."""
@@ -98,40 +97,59 @@ class Group:
 
     def new_group(self, *args: Any, **kwargs: Any) -> Any:
         """As `torch.distributed.new_group`."""
-        with self._noting_sockets():
-            group = self._new_group(*args, **kwargs)
-        self._kept.append(group)
-        return group
+        with self._connections.noting() as made:
+            made.append(self._new_group(*args, **kwargs))
+        return made[0]
 
-    @contextlib.contextmanager
-    def _noting_sockets(self) -> Iterator[None]:
-        before = _open_sockets()
-        yield
-        self._sockets |= _open_sockets() - before
+    def renew(self, number: int) -> None:
+        """Before a work: meet the other ranks anew if the kernel's number of the group has changed.
+
+        All groups are left, subgroups included, whatever still goes on in them, and a fresh default one is
+        made. The number is the kernel's to give: cells may have made groups of their own on some ranks only.
+        """
+        import torch.distributed as dist
+
+        if number == self._number:
+            self._connections.let_go()
+            return
+        self.break_off(self.generation)
+        if dist.is_initialized():
+            _forget_groups()
+        self._unblock()
+        self._connections.let_go()
+        former, self._number, self._made_under_number = self._number, number, 0
+        if self._assignment.init:
+            dist.init_process_group()
+            self._forget_meeting(former)
 
     def break_off(self, generation: int) -> None:
         """Make every operation that waits for a peer fail, now. The groups cannot be used afterwards.
 
         Nothing happens once there is a later generation: it is not to suffer for the former one.
-
-        gloo's own abort does not free a thread that waits; the end of its connections does. One that
-        waits at the store opens its file again and again, by a name that is this rank's own.
         """
         with self._changing:
             if generation == self.generation:
-                self._break_off()
+                self._block_store()
+                self._connections.break_off()
 
-    def _break_off(self) -> None:
+    def _block_store(self) -> None:
+        """One that waits at the store opens its file again and again, by a name that is this rank's own."""
         if self._store_name:
             os.unlink(self._store_name)
             os.mkdir(self._store_name)
+            self._blocked.append((self._store_name, self._store))  # a destructor would meet the folder
             self._store_name, self._store = "", None
-        for fd, _ in self._sockets & _open_sockets():
-            # An OSError: gloo has closed it by itself meanwhile.
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as sock:
-                # Not the listening one: gloo's thread that accepts would end the process.
-                if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    sock.shutdown(socket.SHUT_RDWR)
+
+    def _unblock(self) -> None:
+        """Nobody waits at the store any more: without a file its destructor has nothing to do."""
+        for name, _ in self._blocked:
+            os.rmdir(name)
+        self._blocked.clear()
+
+    def _forget_meeting(self, number: int) -> None:
+        if self._assignment.rank == 0:  # all are here by now
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self._assignment.scratch, _meeting(number)))
 
     def init_process_group(
         self,
@@ -162,8 +180,9 @@ class Group:
         if timeout is None and self._assignment.timeout_s is not None:
             timeout = timedelta(seconds=self._assignment.timeout_s)
         store = self._next_store()
-        with self._noting_sockets():
+        with self._connections.noting() as made:
             self._make_group(backend, store, timeout, group_name, pg_options, further)
+            made.append(dist.group.WORLD)
 
     def _make_group(
         self,
@@ -174,8 +193,6 @@ class Group:
         pg_options: Any,
         further: dict[str, Any],
     ) -> None:
-        import torch.distributed as dist
-
         self._original(
             backend or self._assignment.backend,
             store=store,
@@ -186,7 +203,6 @@ class Group:
             pg_options=pg_options,
             **further,
         )
-        self._kept.append(dist.group.WORLD)
 
     def _check(self, what: str, asked: Any, have: Any) -> None:
         if asked not in (-1, have) and not (what == "backend" and _covers(have, asked)):
@@ -201,7 +217,8 @@ class Group:
         with self._changing:
             store = self._opened_store()
             self.generation += 1
-        return dist.PrefixStore(f"nbdist/{self.generation}", store)
+            self._made_under_number += 1
+        return dist.PrefixStore(f"nbdist/{self._made_under_number}", store)
 
     def _opened_store(self) -> Any:
         import torch.distributed as dist
@@ -212,21 +229,26 @@ class Group:
             # A name of this rank's own, and a new one after each `break_off`.
             name = f"store-{self._assignment.rank}-{self.generation}"
             path = os.path.join(self._assignment.scratch, name)
-            os.symlink("store", path)
+            os.symlink(_meeting(self._number), path)
             self._store_name = path
             self._store = dist.FileStore(self._store_name, self._assignment.world_size)
         return self._store
 
 
-def _open_sockets() -> set[tuple[int, int]]:
-    """This process's sockets, as descriptor and inode (a number may be used again by another socket)."""
-    found = set()
-    for fd in open_descriptors():
-        with contextlib.suppress(OSError):  # the listing's own
-            status = os.fstat(fd)
-            if stat.S_ISSOCK(status.st_mode):
-                found.add((fd, status.st_ino))
-    return found
+def _meeting(number: int) -> str:
+    """The file in which the ranks find one another: another one after each failure."""
+    return f"meeting-{number}"
+
+
+def _forget_groups() -> None:
+    """As `destroy_process_group`, for groups that have been broken off."""
+    import torch.distributed as dist
+
+    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
+    if abort is not None and "nccl" in dist.get_backend():
+        abort()  # `destroy_process_group` would wait for what has been aborted
+    else:
+        dist.destroy_process_group()
 
 
 def _stand_in(wrapper: Any, ours: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,9 @@
 """SIGINT in a rank: it stops the user's work, and nothing else.
 
 Front ends may signal the ranks directly, and the kernel does too: between works, while a traceback
-is made and while values are handed over, an interrupt does no harm, however often it comes.
+is made and while values are handed over, an interrupt does no harm, however often it comes. A signal does not
+say what it is for: the kernel notes that on a board, so that one which comes before its work has begun
+counts, and one which comes after its end does not.
 
 Python answers a signal only when its main thread comes back to Python code. A rank that waits in a
 collective does not: then, after a moment, a thread breaks the collective off. Nor does one that was just
@@ -12,7 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import struct
 import threading
 from collections.abc import Callable, Iterator
 
@@ -22,28 +26,83 @@ _WOKEN_S = 0.02
 
 _WAKING = signal.SIGURG  # ignored by whoever does not ask for it
 
+_ENTRY = struct.Struct("=Q")
+
+
+class Board:
+    """On which the kernel notes, for each rank, the run that it is to stop: a file.
+
+    Args:
+        folder: of the session's temporary files.
+        create: how many ranks it has room for, for who makes it.
+    """
+
+    def __init__(self, folder: str, *, create: int = 0):
+        path = os.path.join(folder, "stops")
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+        if create:
+            os.write(self._fd, bytes(_ENTRY.size * create))
+
+    def stop(self, rank: int, run: int) -> None:
+        """A rank is to stop a run: a signal follows."""
+        os.pwrite(self._fd, _ENTRY.pack(run), rank * _ENTRY.size)
+
+    def stopped(self, rank: int) -> int:
+        """The last run that a rank was told to stop."""
+        try:
+            return int(_ENTRY.unpack(os.pread(self._fd, _ENTRY.size, rank * _ENTRY.size))[0])
+        except (OSError, struct.error):  # the user's code closed what it did not open
+            return 0
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
 _listening = False
 _came = False
+_run = 0
+_aiming = threading.Lock()
 _answered = threading.Event()
+_wake_up = -1
+_stopped: Callable[[], int] = int
 
 
-def install(aim: Callable[[], Callable[[], None]]) -> None:
+def install(aim: Callable[[], Callable[[], None]], stopped: Callable[[], int]) -> None:
     """Take SIGINT over. Call in the main thread.
 
     Args:
+        stopped: the last run that the kernel wants stopped.
         aim: called in another thread at an interrupt; what it gives frees a main thread that waits in a
             collective, and does nothing if that has come out and moved on meanwhile.
     """
-    wake_up, wake = os.pipe()
-    os.set_blocking(wake, False)
+    global _wake_up, _stopped
+    _stopped = stopped
+    _wake_up, wake = os.pipe()
+    for end in (_wake_up, wake):
+        os.set_blocking(end, False)
     signal.signal(signal.SIGINT, _on_interrupt)
     signal.signal(_WAKING, lambda *_: None)
     # The C handler writes here at once, wherever the main thread is.
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     # A signal to a child of the rank is none to the rank.
     os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
-    watch = threading.Thread(target=_watch, args=(wake_up, aim), name="nbdist-interrupts", daemon=True)
+    watch = threading.Thread(target=_watch, args=(aim,), name="nbdist-interrupts", daemon=True)
     watch.start()
+
+
+def begin(run: int) -> None:
+    """A new work begins, of this number: interrupts that came before it were for another, unless the board
+    says that they were for this one."""
+    global _came, _run, _answered
+    with _aiming:
+        _signals()
+        _run = run
+        before, _answered = _answered, threading.Event()
+    before.set()  # whoever waits for an answer in the work before has had it
+    _came = False
+    if _stopped() == run:  # asked last: a signal that comes meanwhile has said it itself
+        _came = True
 
 
 def _on_interrupt(*_: object) -> None:
@@ -54,34 +113,41 @@ def _on_interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
 
-def _watch(wake_up: int, aim: Callable[[], Callable[[], None]]) -> None:
-    while numbers := os.read(wake_up, 64):
-        if signal.SIGINT not in numbers:
+def _signals() -> bytes:
+    """Numbers of the signals that have come since the last call."""
+    try:
+        return os.read(_wake_up, 1024)
+    except BlockingIOError:
+        return b""
+
+
+def _watch(aim: Callable[[], Callable[[], None]]) -> None:
+    while True:
+        select.select([_wake_up], [], [])
+        with _aiming:
+            run, answered = _run, _answered
+            wanted = signal.SIGINT in _signals() and _listening
+        if not wanted:
             continue
-        if _listening:
-            break_off = aim()
-            if not _comes_back():
-                break_off()
-                _answered.wait()  # or this answer would count for the next interrupt
-        _answered.clear()
+        free = aim()
+        if not _comes_back(answered):
+            with _aiming:
+                if _run == run:  # else it came back after all, and works on something else
+                    free()
+            answered.wait()  # or this answer would count for the next interrupt
+        answered.clear()
 
 
-def _comes_back() -> bool:
-    if _answered.wait(_PATIENCE_S):
+def _comes_back(answered: threading.Event) -> bool:
+    if answered.wait(_PATIENCE_S):
         return True
     signal.pthread_kill(threading.main_thread().ident or 0, _WAKING)
-    return _answered.wait(_WOKEN_S)
+    return answered.wait(_WOKEN_S)
 
 
 def came() -> bool:
     """Whether this rank has been interrupted: what it raises now is a consequence, and nobody reads it."""
     return _came
-
-
-def forget() -> None:
-    """A new work begins: what came before it was for another."""
-    global _came
-    _came = False
 
 
 @contextlib.contextmanager

@@ -17,7 +17,18 @@ from nbdist.cell import READY_MADE_NAMES
 from nbdist.channel import Channel
 from nbdist.errors import ChannelEnded, Failure
 from nbdist.looks import Look
-from nbdist.messages import Assignment, Debug, Finished, HandingOver, Leave, Raised, Ready, Run, SendAgain
+from nbdist.messages import (
+    FIRST_RUN,
+    Assignment,
+    Debug,
+    Finished,
+    HandingOver,
+    Leave,
+    Raised,
+    Ready,
+    Run,
+    SendAgain,
+)
 from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
@@ -68,7 +79,9 @@ class Rank:
 
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
-        interrupts.install(self._aim)
+        board = interrupts.Board(self._assignment.scratch)
+        interrupts.install(self._aim, partial(board.stopped, self._assignment.rank))
+        interrupts.begin(FIRST_RUN)
         replace_streams(self._outbox)
         keep_order(self._outbox)
         self._questions.install()
@@ -87,15 +100,15 @@ class Rank:
             if work is not None:
                 self._finish(self._do(work))
         while not isinstance(message := self._channel.receive(), Leave):
-            if not isinstance(message, SendAgain | Look):
-                interrupts.forget()
             if isinstance(message, SendAgain):
                 self._hand_over(message)
             elif isinstance(message, Look):
                 self._look(message)
             elif isinstance(message, Debug):
+                interrupts.begin(message.number)
                 self._debug(message)
             elif isinstance(message, Run):
+                interrupts.begin(message.number)
                 self._take(message)
 
     def leave(self) -> None:
@@ -165,13 +178,14 @@ class Rank:
         self._outbox.post(Finished(outcome=done.outcome))
         self._outbox.flush()
 
-    def _do(self, work: Work) -> Done:
+    def _do(self, work: Work, group: int | None = None) -> Done:
+        """Do a work in the process group of a number; see `Group.renew`."""
         self._done, self._lent = Done(), None  # frames of an exception hold memory
         self._work = work
         self._lend_ready_made()
         around = self._surroundings()
         with self._watch.working():
-            done = self._attempt(work.run)
+            done = self._attempt(partial(self._run, work, group))
         if not self._outbox.in_owner:
             _end_child(done)
         self._bars.end_all()
@@ -185,9 +199,17 @@ class Rank:
             done = self._after_device(done)
         return done
 
+    def _run(self, work: Work, group: int | None) -> Done:
+        if group is not None:
+            self._group.renew(group)
+        return work.run()
+
     def _after_device(self, done: Done) -> Done:
         """GPU calls return before they are done: an error of theirs may come only now."""
         import torch
+
+        if done.error is not None:  # what waits there for other ranks waits in vain
+            self._group.break_off(self._group.generation)
 
         def wait() -> Done:
             torch.cuda.synchronize()
@@ -248,7 +270,7 @@ class Rank:
         os.close(work_fd)
         self._twins.names = dict(self._twins.namespace)
         if done.error is None:
-            self._finish(self._do(work[0]))
+            self._finish(self._do(work[0], message.group))
         else:
             self._finish(done)
 

@@ -30,7 +30,8 @@ _QUIET_SHARE = 0.05  # of a core for the whole process: nothing is on its way to
 _MOST_FRAMES = 60
 
 _MACHINERY = ("IPython.", "ipykernel.", "nbdist.")
-_WORK = ("nbdist.worker.work", "nbdist.worker.notebook")  # runs the user's code
+# Below these there is nothing of the user's work.
+_WORK = ("nbdist.worker.work", "nbdist.worker.notebook", "nbdist.worker.main")
 
 
 class Pulse:
