@@ -8,9 +8,11 @@ store in which the ranks meet, so that stale addresses are never met.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -64,6 +66,7 @@ class Group:
 
     Attributes:
         generation: counts the groups that were made.
+        defaults: all default groups that there have been, as far as somebody still holds them.
     """
 
     def __init__(self, assignment: Assignment):
@@ -75,6 +78,7 @@ class Group:
         self._store_name = ""
         self._blocked: list[tuple[str, Any]] = []
         self.generation = 0
+        self.defaults: weakref.WeakSet[Any] = weakref.WeakSet()
         self._changing = threading.Lock()
 
     def set_up(self) -> None:
@@ -101,26 +105,32 @@ class Group:
             made.append(self._new_group(*args, **kwargs))
         return made[0]
 
-    def renew(self, number: int) -> None:
+    def renew(self, number: int) -> bool:
         """Before a work: meet the other ranks anew if the kernel's number of the group has changed.
 
         All groups are left, subgroups included, whatever still goes on in them, and a fresh default one is
         made. The number is the kernel's to give: cells may have made groups of their own on some ranks only.
+
+        Returns:
+            Whether there is a fresh group.
         """
         import torch.distributed as dist
 
         if number == self._number:
             self._connections.let_go()
-            return
+            return False
         self.break_off(self.generation)
         if dist.is_initialized():
             _forget_groups()
         self._unblock()
+        gc.collect()  # frames of what was broken off refer to themselves, and to groups
         self._connections.let_go()
         former, self._number, self._made_under_number = self._number, number, 0
-        if self._assignment.init:
-            dist.init_process_group()
-            self._forget_meeting(former)
+        if not self._assignment.init:
+            return False
+        dist.init_process_group()
+        self._forget_meeting(former)
+        return True
 
     def break_off(self, generation: int) -> None:
         """Make every operation that waits for a peer fail, now. The groups cannot be used afterwards.
@@ -183,6 +193,7 @@ class Group:
         with self._connections.noting() as made:
             self._make_group(backend, store, timeout, group_name, pg_options, further)
             made.append(dist.group.WORLD)
+        self.defaults.add(dist.group.WORLD)
 
     def _make_group(
         self,

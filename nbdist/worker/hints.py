@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,11 @@ _LEFT = re.compile(
     r"|Application timeout caused pair closure|recvValue failed|sendBytes failed"
     r"|NCCL communicator was aborted|remote process exited|successfully reached monitoredBarrier",
     re.IGNORECASE | re.DOTALL,
+)
+_FORMER = (
+    "This process group was left: destroyed, or broken off with all others when an earlier cell failed or "
+    "was interrupted. Make it anew, and what was made with it: dist.new_group(...), init_device_mesh(...), "
+    "fully_shard(...) on the model as it was, nbdist.setup(model.module, ...)."
 )
 _SMALL_SHM = re.compile(r"unable to (allocate|open|write to|resize) shared memory|out of shared memory")
 _SHM = "/dev/shm"
@@ -37,6 +43,31 @@ def is_consequence(error: BaseException | None) -> bool:
     return False
 
 
+def former_group_in(error: BaseException | None) -> Any:
+    """The process group that torch was called with, if that has been left since."""
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available():
+        return None
+    known = dist.distributed_c10d._world.pg_map
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        for given in _given_to_torch(error.__traceback__):
+            for value in given.values():
+                if isinstance(value, dist.ProcessGroup) and value not in known:
+                    return value
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _given_to_torch(step: types.TracebackType | None) -> Iterator[dict[str, Any]]:
+    """The local names of torch.distributed's functions in a traceback."""
+    while step is not None:
+        if str(step.tb_frame.f_globals.get("__name__", "")).startswith("torch.distributed"):
+            yield step.tb_frame.f_locals
+        step = step.tb_next
+
+
 def hint_for(error: BaseException, text: str) -> str:
     """A next step for an error, empty where we know none.
 
@@ -49,6 +80,8 @@ def hint_for(error: BaseException, text: str) -> str:
         return "This process may open no more files. Ask for fewer ranks (--devices), or raise `ulimit -n`."
     if isinstance(error, AttributeError) and _WRAPPED in text:
         return "The model is wrapped by DistributedDataParallel; what is the model's own is under `.module`."
+    if former_group_in(error) is not None:
+        return _FORMER
     if _UNUSED not in text:
         return ""
     which = _WHICH.search(text)

@@ -45,10 +45,11 @@ from nbdist.worker.capture import Outbox, keep_order, replace_streams
 from nbdist.worker.drawn import hear_drawn_bars
 from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import finished, is_shells, nothing_to_hand_over
-from nbdist.worker.hints import hint_for, is_consequence
+from nbdist.worker.hints import former_group_in, hint_for, is_consequence
 from nbdist.worker.keeping import Offer
 from nbdist.worker.leaving import leave
 from nbdist.worker.looking import OwnNames, looked
+from nbdist.worker.rebinding import rebind_models
 from nbdist.worker.sources import learn_sources
 from nbdist.worker.threads import share_cores, threads_of_work
 from nbdist.worker.watch import Watch
@@ -200,8 +201,8 @@ class Rank:
         return done
 
     def _run(self, work: Work, group: int | None) -> Done:
-        if group is not None:
-            self._group.renew(group)
+        if group is not None and self._group.renew(group):
+            rebind_models(self._group.defaults, self._twins.namespace)
         return work.run()
 
     def _after_device(self, done: Done) -> Done:
@@ -313,7 +314,7 @@ class Rank:
             cell_line=done.cell_line,
             traceback=done.traceback,
             hint=hint_for(error, text),
-            consequence=is_consequence(error),
+            consequence=is_consequence(error) and former_group_in(error) is None,
             pickled=dump_error(error, self._twins),
         )
 
