@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -268,6 +268,11 @@ class Ranks:
         self._monitor.note_answer(asked.rank)
 
     @property
+    def ended(self) -> Set[int]:
+        """Ranks that did not come out of their work and were ended."""
+        return self._stopping.ended
+
+    @property
     def interrupted(self) -> bool:
         """Whether the user asked to stop, at whatever moment of the run."""
         return self.interrupts.count > 0
@@ -289,7 +294,7 @@ class Ranks:
             landed = land(arrived, unbound, self._twins, world_size=len(self._workers), lead=lead)
         landed.lost = {**self.lost(), **landed.lost}
         if self.state.ranks[0].phase == "gone" and 0 not in self._arrived and self.interrupts.count < 2:
-            ended_by_us = 0 in self._stopping.ended
+            ended_by_us = 0 in self.ended
             reason = "it did not come out of its work and was ended" if ended_by_us else "its process ended"
             landed.lost["what rank 0 had changed"] = reason
         return landed

@@ -315,7 +315,12 @@ class Session:
         return self._ranks
 
     def _after_death(self) -> str:
-        how = "; ".join(f"rank {rank}: {death.summary}" for rank, death in self.deaths.items())
+        assert self._ranks is not None
+        ended = self._ranks.ended
+        how = "; ".join(
+            f"rank {rank}: {'it did not come out of its work; ' if rank in ended else ''}{death.summary}"
+            for rank, death in self.deaths.items()
+        )
         have = "have" if len(self.deaths) > 1 else "has"
         return (
             f"{ranks_phrase([*self.deaths])} of this session {have} died ({how}). The other ranks are kept "

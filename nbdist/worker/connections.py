@@ -27,10 +27,15 @@ _Sockets = set[tuple[int, int]]
 
 @dataclass(slots=True)
 class _Made:
-    """A group, and the sockets that appeared while it was made."""
+    """A group, the sockets that there were before it was made, and those that appeared meanwhile."""
 
-    group: Any
-    sockets: _Sockets
+    before: _Sockets
+    group: Any = None
+    sockets: _Sockets | None = None  # until it is made
+
+    def among(self, there: _Sockets) -> _Sockets:
+        """Its sockets, of those that there are."""
+        return there - self.before if self.sockets is None else there & self.sockets
 
 
 class Connections:
@@ -48,14 +53,14 @@ class Connections:
     @contextlib.contextmanager
     def noting(self) -> Iterator[list[Any]]:
         """Note the sockets that appear in this block, as those of the group that it puts into the list."""
-        before = _open_sockets()
         groups: list[Any] = []
-        made = _Made(None, set())
+        made = _Made(_open_sockets())
         self._made.append(made)
         try:
             yield groups
         finally:
-            made.sockets = _open_sockets() - before
+            made.sockets = made.among(_open_sockets())
+            made.before = set()
             made.group = groups[0] if groups else None
 
     def break_off(self) -> None:
@@ -86,7 +91,7 @@ def _known_groups() -> Any:
 
 def _end(all_made: list[_Made]) -> None:
     there = _open_sockets() if all_made else set()
-    for fd, _ in set().union(*(made.sockets for made in all_made)) & there:
+    for fd, _ in set().union(*(made.among(there) for made in all_made)):
         # An OSError: gloo has closed it by itself meanwhile.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as sock:
             # Not the listening one: gloo's thread that accepts would end the process.

@@ -21,6 +21,7 @@ from nbdist.errors import OptionError
 from nbdist.messages import DEVICE_VARIABLE, RUN_VARIABLE, STRATEGY_VARIABLE, Assignment
 from nbdist.worker.connections import Connections
 
+_MOST_GROUPS = 1_000_000  # that ranks make between two failures
 _LOOPBACK = "127.0.0.1"
 _LOOPBACK_INTERFACES = ("lo", "lo0")
 
@@ -120,8 +121,7 @@ class Group:
             self._connections.let_go()
             return False
         self.break_off(self.generation)
-        if dist.is_initialized():
-            _forget_groups()
+        _forget_groups()
         self._unblock()
         gc.collect()  # frames of what was broken off refer to themselves, and to groups
         self._connections.let_go()
@@ -129,6 +129,8 @@ class Group:
         if not self._assignment.init:
             return False
         dist.init_process_group()
+        # By its name a mesh over all ranks finds the fresh group; no other group is to pass for a former one.
+        dist.distributed_c10d._world.group_count = number * _MOST_GROUPS
         self._forget_meeting(former)
         return True
 
@@ -252,14 +254,16 @@ def _meeting(number: int) -> str:
 
 
 def _forget_groups() -> None:
-    """As `destroy_process_group`, for groups that have been broken off."""
+    """As `destroy_process_group`, for groups that have been broken off, or never came to be."""
     import torch.distributed as dist
 
-    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
-    if abort is not None and "nccl" in dist.get_backend():
-        abort()  # `destroy_process_group` would wait for what has been aborted
-    else:
+    inner: Any = dist.distributed_c10d
+    if dist.is_initialized() and "nccl" in dist.get_backend() and hasattr(inner, "_abort_process_group"):
+        inner._abort_process_group()  # `destroy_process_group` would wait for what has been aborted
+    elif dist.is_initialized():
         dist.destroy_process_group()
+    # Groups are named by this, and the ranks find one another by the name.
+    inner._world.group_count = 0
 
 
 def _stand_in(wrapper: Any, ours: Callable[..., Any]) -> Callable[..., Any]:

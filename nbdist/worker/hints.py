@@ -22,11 +22,12 @@ _LEFT = re.compile(
     r"|NCCL communicator was aborted|remote process exited|successfully reached monitoredBarrier",
     re.IGNORECASE | re.DOTALL,
 )
-_FORMER = (
+FORMER_GROUP = (
     "This process group was left: destroyed, or broken off with all others when an earlier cell failed or "
     "was interrupted. Make it anew, and what was made with it: dist.new_group(...), init_device_mesh(...), "
     "fully_shard(...) on the model as it was, nbdist.setup(model.module, ...)."
 )
+_UNRESOLVED = "Could not resolve the process group"
 _SMALL_SHM = re.compile(r"unable to (allocate|open|write to|resize) shared memory|out of shared memory")
 _SHM = "/dev/shm"
 
@@ -80,8 +81,8 @@ def hint_for(error: BaseException, text: str) -> str:
         return "This process may open no more files. Ask for fewer ranks (--devices), or raise `ulimit -n`."
     if isinstance(error, AttributeError) and _WRAPPED in text:
         return "The model is wrapped by DistributedDataParallel; what is the model's own is under `.module`."
-    if former_group_in(error) is not None:
-        return _FORMER
+    if former_group_in(error) is not None or _UNRESOLVED in text:
+        return FORMER_GROUP
     if _UNUSED not in text:
         return ""
     which = _WHICH.search(text)

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from nbdist.worker.hints import FORMER_GROUP
+
 _DDP = "torch.nn.parallel.distributed"
 _NOT_PICKLED = ("process_group", "reducer", "logger")
 
@@ -20,6 +22,7 @@ def rebind_models(defaults: Collection[Any], namespace: Mapping[str, Any]) -> No
     """Let all models that average over a default process group of before do so over that of now.
 
     Every rank must call it: models and optimizers with names in `namespace` are compared over all ranks.
+    Models of another group, which only the user can make again, say so when they are called.
 
     Args:
         defaults: all default groups that there have been.
@@ -27,10 +30,18 @@ def rebind_models(defaults: Collection[Any], namespace: Mapping[str, Any]) -> No
     wrapper: Any = getattr(sys.modules.get(_DDP), "DistributedDataParallel", None)
     if wrapper is None:
         return
+    known = sys.modules["torch.distributed"].distributed_c10d._world.pg_map
     for model in [obj for obj in gc.get_objects() if issubclass(type(obj), wrapper)]:
-        if vars(model).get("process_group") in defaults:
+        group = vars(model).get("process_group")
+        if group in defaults:
             _rebind(model)
+        elif group not in known and _refuse not in model._forward_pre_hooks.values():
+            model.register_forward_pre_hook(_refuse)  # gloo would say that a peer is gone
     _agree(namespace, wrapper)
+
+
+def _refuse(*_: Any) -> None:
+    raise RuntimeError(FORMER_GROUP)
 
 
 def _rebind(model: Any) -> None:

@@ -1,0 +1,319 @@
+"""Live sessions after failures, interrupts and deaths: the ranks go on, with their variables and fresh groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from notebook_kernel import CellRun, NotebookKernel, poll_until
+
+IMPORTS = "import os, signal, sys, threading, time, torch, torch.distributed as dist\nkept = 10 * rank"
+
+SUM = "x = torch.ones(1) * (rank + 1)\ndist.all_reduce(x)\nx.item(), kept"
+"""Shows rank 0's sum over all ranks, and that its variables are there."""
+
+
+@pytest.fixture
+def live(kernel: NotebookKernel) -> Iterator[NotebookKernel]:
+    """A kernel with a live session of three ranks."""
+    start(kernel)
+    yield kernel
+    kernel.run("%distributed stop").check()
+
+
+def start(kernel: NotebookKernel, options: str = "") -> None:
+    kernel.run(f"%distributed start --devices 3 {options}").check()
+    kernel.run(f"%%distributed\n{IMPORTS}").check()
+
+
+def on_ranks(kernel: NotebookKernel, code: str) -> CellRun:
+    return kernel.run(f"%%distributed\n{code}")
+
+
+def shown(run: CellRun) -> str:
+    """What a good cell shows of its result."""
+    run.check()
+    assert run.result is not None, run.describe()
+    return str(run.result["text/plain"])
+
+
+def check_good(kernel: NotebookKernel) -> None:
+    assert shown(on_ranks(kernel, SUM)) == "(6.0, 0)"
+
+
+def failure(run: CellRun) -> str:
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "RankFailedError", run.describe()
+    return run.error.evalue
+
+
+def interrupt(kernel: NotebookKernel, code: str) -> None:
+    """Run a cell, interrupt it once it has printed ``up``, and wait for its end."""
+    run = kernel.start_run(f"%%distributed\n{code}")
+    run.wait_for_text("up")
+    kernel.interrupt()
+    run.finish(20)
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "KeyboardInterrupt", run.describe()
+
+
+def ranks_of(kernel: NotebookKernel) -> list[psutil.Process]:
+    pids = shown(on_ranks(kernel, "p = [None] * 3\ndist.all_gather_object(p, os.getpid())\np"))
+    return [psutil.Process(int(pid)) for pid in re.findall(r"\d+", pids)]
+
+
+# ── Whatever happens ────────────────────────────────────────────────────────────────────────────────────────
+
+FAULTS = {
+    "in a collective": "if rank == 1:\n    raise ValueError('bad')\ndist.barrier()",
+    "outside one": "raise ValueError('bad')",
+    "with an operation under way": (
+        "if rank == 0:\n    w = dist.all_reduce(torch.ones(1000), async_op=True)\nraise ValueError('bad')"
+    ),
+    "in a subgroup": (
+        "pair = dist.new_group([0, 2])\nif rank == 2:\n    raise ValueError('bad')\n"
+        "dist.barrier(group=pair) if rank == 0 else None"
+    ),
+    "after groups of its own": (
+        "if rank == 0:\n    dist.destroy_process_group()\n    raise ValueError('bad')\n"
+        "dist.destroy_process_group()\ndist.init_process_group()"
+    ),
+    "with a group of its own on some ranks": (
+        "dist.destroy_process_group()\nif rank:\n    raise ValueError('bad')\ndist.init_process_group()"
+    ),
+    "while a thread waits": (
+        "threading.Thread(target=lambda: dist.barrier(), daemon=True).start() if rank == 0 else None\n"
+        "raise ValueError('bad')"
+    ),
+    "in a backward": (
+        "m = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
+        "if rank == 1:\n    raise ValueError('bad')\nm(torch.ones(1, 2)).sum().backward()"
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failed_cell(live: NotebookKernel, fault: str) -> None:
+    before = ranks_of(live)
+    assert "ValueError: bad" in failure(on_ranks(live, FAULTS[fault]))
+    check_good(live)
+    assert ranks_of(live) == before
+
+
+WAITS = {
+    "barrier": "dist.barrier() if rank else time.sleep(1000)",
+    "mismatched": "dist.all_reduce(torch.ones(2)) if rank else dist.recv(torch.ones(1), src=1)",
+    "making a group": "dist.new_group([0, 1, 2]) if rank else time.sleep(1000)",
+    "subgroup": "pair = dist.new_group([0, 1])\nif rank == 1: dist.barrier(group=pair)\nelse: time.sleep(1000)",
+    "caught": (
+        "try:\n    dist.barrier() if rank else time.sleep(1000)\nexcept (KeyboardInterrupt, RuntimeError): pass"
+    ),
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_an_interrupted_cell(live: NotebookKernel, wait: str) -> None:
+    before = ranks_of(live)
+    interrupt(live, f"print('up', flush=True)\n{WAITS[wait]}")
+    check_good(live)
+    assert ranks_of(live) == before
+
+
+def test_a_collective_that_a_rank_has_left(live: NotebookKernel) -> None:
+    assert "rank 2 finished without it" in failure(on_ranks(live, "dist.barrier() if rank < 2 else None"))
+    check_good(live)
+
+
+def test_a_timeout(kernel: NotebookKernel) -> None:
+    start(kernel, "--timeout 1")
+    said = failure(on_ranks(kernel, "dist.barrier() if rank else time.sleep(2)"))
+    assert "ranks 1-2 of 3 failed" in said or "rank 1 of 3 failed" in said or "rank 2 of 3 failed" in said
+    check_good(kernel)
+    kernel.run("%distributed stop").check()
+
+
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_by_any_start_method(kernel: NotebookKernel, method: str) -> None:
+    kernel.run("%reload_ext nbdist")
+    start(kernel, f"--start-method {method}")
+    failure(on_ranks(kernel, FAULTS["in a collective"]))
+    check_good(kernel)
+    interrupt(kernel, f"print('up', flush=True)\n{WAITS['barrier']}")
+    check_good(kernel)
+    kernel.run("%distributed stop").check()
+    kernel.run("%reload_ext nbdist").check()  # ends the fork server
+
+
+def test_many_alternations_leave_nothing(live: NotebookKernel) -> None:
+    ranks = ranks_of(live)
+    failing = f"sub = dist.new_group([0, 1])\n{FAULTS['in a collective']}"
+    waiting = "print('up', flush=True)\ndist.barrier() if rank else time.sleep(1000)"
+    counts = []
+    for number in range(10):
+        failure(on_ranks(live, failing))
+        check_good(live)
+        interrupt(live, waiting)
+        check_good(live)
+        if number in (2, 9):
+            counts.append([(rank.num_fds(), rank.num_threads()) for rank in ranks])
+    assert counts[0] == counts[1]
+
+
+def test_an_interrupt_before_the_ranks_have_begun(live: NotebookKernel) -> None:
+    # Rank 0 is slow to take its work: its interpreter runs a class's code before the cell begins.
+    live.run(
+        "class Slow:\n"
+        "    def __reduce__(self):\n"
+        "        return (eval, (\"print('up', flush=True) or __import__('time').sleep(0.5) or 1\",))\n"
+        "slow = Slow()"
+    ).check()
+    run = live.start_run("%%distributed\nslow, time.sleep(1000)")
+    run.wait_for_text("up")
+    live.interrupt()
+    run.finish(20)
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "KeyboardInterrupt", run.describe()
+    assert run.duration_s < 10
+    check_good(live)
+
+
+# ── What was made with a group of before ────────────────────────────────────────────────────────────────────
+
+MODEL = """
+torch.manual_seed(rank)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.Adam(model.parameters())
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(1, 2) * (rank + 1)).sum().backward()
+    optimizer.step()
+step()
+step()
+"""
+
+AGREE = """
+everyones = [None] * 3
+state = [p.tolist() for p in model.parameters()], [s["exp_avg"].tolist() for s in optimizer.state.values()]
+dist.all_gather_object(everyones, state)
+model.module.weight.grad.tolist(), everyones[0] == everyones[1] == everyones[2]
+"""
+
+
+def test_a_model_goes_on_training(live: NotebookKernel) -> None:
+    on_ranks(live, MODEL).check()
+    said = failure(on_ranks(live, "if rank == 1:\n    raise ValueError('bad')\nstep()"))
+    assert "ValueError: bad" in said
+    run = on_ranks(live, f"step()\n{AGREE}")
+    assert shown(run) == "([[2.0, 2.0]], True)"  # the mean over ranks of 1, 2, 3
+    assert "different steps" not in run.stderr
+
+
+def test_ranks_that_stopped_at_different_steps_agree_again(live: NotebookKernel) -> None:
+    on_ranks(live, MODEL).check()
+    failure(on_ranks(live, "if rank == 1:\n    raise ValueError('bad')\noptimizer.step()\ndist.barrier()"))
+    run = on_ranks(live, f"step()\n{AGREE}")
+    assert shown(run) == "([[2.0, 2.0]], True)"
+    assert "stopped at different steps" in run.stderr
+    assert "model" in run.stderr
+    assert "optimizer" in run.stderr
+
+
+HOLDERS = {
+    "subgroup": ("held = dist.new_group([0, 1, 2])", "dist.all_reduce(torch.ones(1), group=held)"),
+    "model in a subgroup": (
+        "group = dist.new_group([0, 1, 2])\n"
+        "held = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2), process_group=group)",
+        "held(torch.ones(1, 2)).sum().backward()",
+    ),
+    "mesh": (
+        "held = dist.device_mesh.init_device_mesh('cpu', (3, 1), mesh_dim_names=('a', 'b'))",
+        "other = dist.new_group([0, 1, 2])\ndist.all_reduce(torch.ones(1), group=held.get_group('b'))",
+    ),
+    "fully_shard": (
+        "from torch.distributed.fsdp import fully_shard\nheld = torch.nn.Linear(4, 6)\nfully_shard(held)",
+        "held(torch.ones(1, 4)).sum().backward()",
+    ),
+}
+
+
+def test_a_sharded_tensor_over_all_ranks_is_whole(live: NotebookKernel) -> None:
+    make = (
+        "from torch.distributed.tensor import Shard, distribute_tensor\n"
+        "mesh = dist.device_mesh.init_device_mesh('cpu', (3,))\n"
+        "sharded = distribute_tensor(torch.arange(3.0), mesh, [Shard(0)])"
+    )
+    on_ranks(live, make).check()
+    failure(on_ranks(live, FAULTS["in a collective"]))
+    assert shown(on_ranks(live, "sharded.full_tensor().tolist()")) == "[0.0, 1.0, 2.0]"
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_what_holds_a_former_group_says_so(live: NotebookKernel, holder: str) -> None:
+    make, use = HOLDERS[holder]
+    on_ranks(live, make).check()
+    failure(on_ranks(live, FAULTS["in a collective"]))
+    check_good(live)
+    run = on_ranks(live, use)
+    failure(run)
+    assert run.error is not None
+    assert "Make it anew" in run.error.text, run.error.text
+    check_good(live)
+
+
+# ── A rank that is gone ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_dead_rank(live: NotebookKernel) -> None:
+    said = failure(on_ranks(live, "if rank == 1: os._exit(3)\ndist.barrier()"))
+    assert re.match(r"rank 1 of 3 failed: its process \(pid \d+\) ended with exit code 3", said)
+    next_run = on_ranks(live, SUM)
+    assert next_run.error is not None
+    assert next_run.error.ename == "SessionError"
+    assert "rank 1 of this session has died" in next_run.error.evalue
+    assert "ended with exit code 3" in next_run.error.evalue
+    assert "%distributed start begins anew" in next_run.error.evalue
+    assert "rank 1 has ended" in live.run("%distributed stacks").check().stdout
+    start(live)
+    check_good(live)
+
+
+def test_a_rank_that_died_between_cells(live: NotebookKernel) -> None:
+    victim = ranks_of(live)[2]
+    victim.kill()
+    poll_until(lambda: not victim.is_running(), 10, lambda: f"{victim} lives on")
+    run = on_ranks(live, SUM)
+    assert run.error is not None
+    assert re.search(r"rank 2 .*was ended by SIGKILL", run.error.evalue), run.error.evalue
+
+
+def test_a_rank_that_does_not_come_out_of_its_work(live: NotebookKernel) -> None:
+    run = live.start_run(
+        "%%distributed\nprint('up', flush=True)\nsum(range(10**12)) if rank == 1 else dist.barrier()"
+    )
+    run.wait_for_text("up")
+    live.interrupt()
+    run.wait_for_text("rank 1 cannot be stopped inside C code")
+    live.interrupt()
+    run.finish(10)
+    assert run.error is not None
+    assert run.error.ename == "KeyboardInterrupt"
+    late = on_ranks(live, SUM)
+    assert late.error is not None
+    assert re.search(
+        r"rank 1 of this session has died \(rank 1: it did not come out of its work; .* SIGKILL",
+        late.error.evalue,
+    )
+
+
+def test_a_failed_rank_can_be_debugged(live: NotebookKernel) -> None:
+    failure(on_ranks(live, "for step in range(3):\n    if rank == 1 and step == 2: raise ValueError('bad')"))
+    run = live.start_run("%distributed debug", allow_stdin=True)
+    run.answer_input("p 'step is', step")
+    run.answer_input("q")
+    run.finish(20).check()
+    assert "('step is', 2)" in run.stdout
+    check_good(live)
+    late = live.run("%distributed debug")
+    assert late.error is not None
