@@ -178,7 +178,7 @@ def fold(state: RunState, rank: int, event: Event) -> RunState:
     """The state after an event of one rank."""
     before = state.ranks[rank]
     after = _fold_rank(before, event)
-    if after.death is not None and before.death is None and not state.settled:
+    if before.phase == "finished" and after.phase == "gone" and not state.settled:
         after = replace(after, outcome="failed", failure=after.failure or after.death)
     if after is before:
         return state
