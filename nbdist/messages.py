@@ -25,8 +25,7 @@ PRECISION_VARIABLE = "NBDIST_PRECISION"
 # Marks programs that a rank started, whatever session they are in.
 RUN_VARIABLE = "NBDIST_RUN"
 
-FIRST_RUN = 1
-"""The number of what ranks do first: getting ready, and the work that they are born to."""
+FIRST_RUN = 1  # the number of what ranks do first: getting ready, and the work that they are born to
 
 Stream = Literal["stdout", "stderr"]
 
@@ -305,11 +304,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debug:
-    """To all ranks: let the user look into the one whose work has failed.
-
-    Attributes:
-        number: of this as a run.
-    """
+    """To all ranks: let the user look into the one whose work has failed. It counts as a run."""
 
     rank: int
     number: int
