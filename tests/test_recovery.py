@@ -272,6 +272,7 @@ def test_what_holds_a_former_group_says_so(live: NotebookKernel, holder: str) ->
 
 
 def test_a_dead_rank(live: NotebookKernel) -> None:
+    on_ranks(live, "mine = torch.ones(1_000_000)").check()
     said = failure(on_ranks(live, "if rank == 1: os._exit(3)\ndist.barrier()"))
     assert re.match(r"rank 1 of 3 failed: its process \(pid \d+\) ended with exit code 3", said)
     next_run = on_ranks(live, SUM)
@@ -281,6 +282,8 @@ def test_a_dead_rank(live: NotebookKernel) -> None:
     assert "ended with exit code 3" in next_run.error.evalue
     assert "%distributed start begins anew" in next_run.error.evalue
     assert "rank 1 has ended" in live.run("%distributed stacks").check().stdout
+    live.run("%distributed pull mine").check()
+    assert live.value("mine.sum().item()") == 1_000_000
     start(live)
     check_good(live)
 

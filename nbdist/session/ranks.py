@@ -171,10 +171,10 @@ class Ranks:
     def _view_for(self, options: Options) -> TextView:
         return self._make_view(options.logs, str(self.logs.folder))
 
-    def send(self, message: Run, fds: Sequence[int], options: Options) -> None:
-        """Give all ranks their next work."""
-        self._begin(options, need_all=True)
-        message = replace(message, number=self._run, group=self._group)
+    def send(self, message: Run, fds: Sequence[int], options: Options, *, need_all: bool = True) -> None:
+        """Give all ranks their next work, or those that are alive work that each does by itself."""
+        self._begin(options, need_all=need_all)
+        message = replace(message, number=self._run, group=self._group if need_all else None)
         for worker in self._workers:
             with contextlib.suppress(ChannelError):  # it died; the monitor says how
                 worker.channel.send(message, fds=fds)
@@ -293,10 +293,11 @@ class Ranks:
         with self._users_code():
             landed = land(arrived, unbound, self._twins, world_size=len(self._workers), lead=lead)
         landed.lost = {**self.lost(), **landed.lost}
-        if self.state.ranks[0].phase == "gone" and 0 not in self._arrived and self.interrupts.count < 2:
-            ended_by_us = 0 in self.ended
+        gone = self.state.ranks[lead].phase == "gone"
+        if gone and lead not in self._arrived and self.interrupts.count < 2:
+            ended_by_us = lead in self.ended
             reason = "it did not come out of its work and was ended" if ended_by_us else "its process ended"
-            landed.lost["what rank 0 had changed"] = reason
+            landed.lost[f"what rank {lead} had changed"] = reason
         return landed
 
     def handed_over(self, rank: int) -> Values | None:

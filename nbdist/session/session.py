@@ -242,23 +242,27 @@ class Session:
 
     def bring_names(self, *names: str, rank: int = 0) -> None:
         """Bring a rank's values of names into the notebook, however large they are: what the notebook had is
-        changed in place, if it is rank 0's."""
-        ranks = self._running()
+        changed in place, if it is rank 0's. Another rank may have died."""
+        ranks = self._running(without=self.deaths.keys() - {rank})
         wanted = Wanted(live=True, output=names, lead=rank)
         with ranks.interrupts.answered():
-            _, landed = self._do(NoWork(), wanted, self._options)
+            _, landed = self._do(NoWork(), wanted, self._options, alone=True)
         report(landed, ranks, self._screen)
 
     def _do(
-        self, work: Work, wanted: Wanted, options: Options, push: Iterable[str] = ()
+        self, work: Work, wanted: Wanted, options: Options, push: Iterable[str] = (), *, alone: bool = False
     ) -> tuple[RunState, Landed]:
-        """Send work to the ranks, follow it to its end, and take what they hand over."""
-        ranks = self._running()
+        """Send work to the ranks, follow it to its end, and take what they hand over.
+
+        Args:
+            alone: whether each rank can do it by itself, also when another has died.
+        """
+        ranks = self._running(without=self.deaths if alone else ())
         news = self._ledger.news(work, wanted, push)
         try:
             self._tell(news, quiet=bool(push) or wanted.results)
             take_back(ranks)
-            ranks.send(news.message, news.fds, options)
+            ranks.send(news.message, news.fds, options, need_all=not alone)
             self._ledger.sent(news)
         finally:
             news.close()
@@ -304,13 +308,13 @@ class Session:
         """Ranks that have died, and how. The others only wait to be looked into."""
         return {} if self._ranks is None else self._ranks.state.deaths
 
-    def _running(self) -> Ranks:
-        """Its ranks, all of them alive."""
+    def _running(self, without: Collection[int] = ()) -> Ranks:
+        """Its ranks, all of them alive, or all but those that may have died."""
         if self._ranks is None:
             raise SessionError(
                 "This session is not running. Use it as `with nbdist.Session() as s:` or call start()."
             )
-        if self.deaths:
+        if self.deaths.keys() - set(without):
             raise SessionError(self._after_death())
         return self._ranks
 
@@ -324,8 +328,8 @@ class Session:
         have = "have" if len(self.deaths) > 1 else "has"
         return (
             f"{ranks_phrase([*self.deaths])} of this session {have} died ({how}). The other ranks are kept "
-            "to be looked into (%distributed stacks). %distributed start begins anew (in Python: start()), "
-            "%distributed stop ends the session."
+            "to be looked into (%distributed stacks, pull). %distributed start begins anew (in Python: "
+            "start()), %distributed stop ends the session."
         )
 
     def _raise_if_failed(self, ranks: Ranks, state: RunState) -> None:
