@@ -12,6 +12,7 @@ import sys
 import endings
 import harness
 import leaks
+import live
 import memory
 import methods
 import results
@@ -25,6 +26,7 @@ THEMES = {
     "memory": memory.measure,
     "endings": endings.measure,
     "leaks": leaks.measure,
+    "live": live.measure,
     "methods": methods.measure,
 }
 

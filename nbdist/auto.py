@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from nbdist import defaults
 from nbdist.cell import parse_cell
 from nbdist.errors import OptionError, SessionError
-from nbdist.options import Options, parse_words
+from nbdist.options import Options, given, parse_words
 from nbdist.session import run_cell, session_named
 
 LOCAL = "%%local"
@@ -32,6 +32,7 @@ class Auto:
         self._shell: Any = None
         self._kernel_pid = 0
         self._options: Options | None = None
+        self._given: Collection[str] = ()
         self._coming: str | None = None
         self._next = ""
 
@@ -66,6 +67,7 @@ class Auto:
         """
         switch, *rest = words or [""]
         if switch == "on":
+            self._given = given(rest).keys()
             self._switch_on(parse_words(rest, defaults.current()))
         elif switch == "off" and not rest:
             self._options = None
@@ -116,7 +118,8 @@ class Auto:
                 "The cell was not run: its ranks have ended. Start others (%distributed start, then "
                 "%distributed auto on), or run it again to run it in the notebook."
             )
-        return run_cell(self._shell, parse_cell(cell, self._shell.transform_cell), "", options)
+        parsed = parse_cell(cell, self._shell.transform_cell)
+        return run_cell(self._shell, parsed, "", options, self._given)
 
     def _after_cell(self, _: Any = None) -> None:
         self._coming = None

@@ -69,6 +69,16 @@ def devices(value: object) -> Devices:
     return indices
 
 
+def ranks(value: object) -> tuple[int, ...]:
+    parts = [value] if isinstance(value, int) else _parts(value)
+    numbers = tuple(whole(part, high=MAX_DEVICES - 1) for part in parts)
+    if not numbers:
+        raise ValueError("no rank at all")
+    if len(set(numbers)) < len(numbers):
+        raise ValueError("a rank is named twice")
+    return tuple(sorted(numbers))
+
+
 def names(value: object) -> tuple[str, ...]:
     names = []
     for part in _parts(value):

@@ -5,9 +5,10 @@ GPUs are found through NVML, never through CUDA: a process that has touched CUDA
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -131,6 +132,39 @@ def read_gpus(nvml: Any) -> tuple[tuple[Gpu, ...], str]:
     finally:
         nvml.nvmlShutdown()
     return gpus, "" if gpus else "NVML shows none"
+
+
+def memory_of_gpus(devices: Collection[str]) -> dict[str, tuple[int, int]]:
+    """How many bytes of each GPU's memory are in use, by whomever, and how many there are.
+
+    Args:
+        devices: GPUs as `resolve` calls them. Of one that NVML cannot tell, nothing is given.
+    """
+    if not devices:
+        return {}
+    import pynvml  # through it they were found
+
+    gpus = this_machine().gpus
+    chosen = {device: gpus[int(device.partition(":")[2])] for device in devices}
+    memory = read_memory(pynvml, list(chosen.values()))
+    return {device: memory[gpu.uuid] for device, gpu in chosen.items() if gpu.uuid in memory}
+
+
+def read_memory(nvml: Any, gpus: Collection[Gpu]) -> dict[str, tuple[int, int]]:
+    """Bytes of memory in use and in all, by the GPU's UUID; as `read_gpus`."""
+    found = {}
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:  # the driver has gone since the GPUs were found
+        return {}
+    try:
+        for gpu in gpus:
+            with contextlib.suppress(nvml.NVMLError):
+                memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+                found[gpu.uuid] = int(memory.used), int(memory.total)
+    finally:
+        nvml.nvmlShutdown()
+    return found
 
 
 def _read_gpu(nvml: Any, index: int) -> Gpu:

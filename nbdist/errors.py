@@ -173,6 +173,21 @@ RunInterrupted.__name__ = RunInterrupted.__qualname__ = "KeyboardInterrupt"
 RunInterrupted.__module__ = "builtins"  # a traceback shows it as what it is to all that catch it
 
 
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def bytes_text(size_bytes: int) -> str:
+    """A size as it is written in messages.
+
+    >>> bytes_text(4), bytes_text(1536), bytes_text(3 * 2**30)
+    ('4 bytes', '1.5 KiB', '3.0 GiB')
+    """
+    size, unit = float(size_bytes), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:,.1f} {_UNITS[unit]}" if unit else f"{size_bytes:,} {_UNITS[0]}"
+
+
 def ranks_phrase(ranks: Sequence[int]) -> str:
     """Ranks as they are called in a sentence.
 

@@ -27,6 +27,13 @@ Four ranks on the CPU, the text of rank 0 only, and each rank's loss in a list:
 
     %%distributed -d 4 --accelerator cpu --logs rank0 --gather loss
 
+Ranks that stay: cells run in them within milliseconds, on all of them or on some:
+
+    %distributed start --devices 4
+    %%distributed --ranks 0,2
+
+What is up: %distributed status
+What each rank printed: %distributed logs
 Where the ranks that are up stand, with their stacks: %distributed stacks
 pdb where rank 1 failed, after a cell with --hold: %distributed debug 1
 And the end of ranks that are kept: %distributed stop

@@ -16,12 +16,12 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from nbdist import defaults
 from nbdist.auto import auto
 from nbdist.cell import parse_cell
-from nbdist.commands import run_command
+from nbdist.commands import complete, run_command
 from nbdist.errors import NbdistError, SessionError
 from nbdist.forksafety import ENVIRONMENT, can_fork, this_process
 from nbdist.help import help_text
 from nbdist.lookup import lookup
-from nbdist.options import complete, parse_magic
+from nbdist.options import given, split_line
 from nbdist.session import anything_held, debug, release, run_cell, shut_down, stop_sessions, warm_up
 from nbdist.views.screen import is_watched
 
@@ -33,7 +33,7 @@ With `%%distributed --hold` (or after `%pdb on`) the ranks of a failed cell are 
 up stand.
 """
 _HELP = {"-h", "--help"}
-_COMPLETED = "%%distributed"
+_COMPLETED = ("%%distributed", "%distributed")
 _set_here: list[str] = []
 _watches: list[_Watch] = []
 
@@ -48,11 +48,12 @@ class DistributedMagics(Magics):
         if _HELP & set(line.split()):
             print(help_text())
             return None
-        options = parse_magic(line, defaults.current())
+        values = given(split_line(line))
         if shell.call_pdb and is_watched(shell):  # %pdb on
-            options = replace(options, hold=True)
+            values["hold"] = True
         parsed = parse_cell(cell, shell.transform_cell)
-        return run_cell(shell, parsed, f"%%distributed {line}".rstrip(), options)
+        first_line = f"%%distributed {line}".rstrip()
+        return run_cell(shell, parsed, first_line, replace(defaults.current(), **values), values.keys())
 
     distributed.__doc__ = help_text()
 
@@ -130,7 +131,7 @@ def _match(context: Any) -> Any:
     """For IPython 8.6 and later: options alone, and nobody analyses the line as Python."""
     line = context.line_with_cursor[: context.cursor_position]
     line = line.rpartition("\n")[2]
-    if not line.startswith(f"{_COMPLETED} "):
+    if not line.startswith(tuple(f"{magic} " for magic in _COMPLETED)):
         return {"completions": []}
     fragment = re.split(r"[\s=]", line)[-1]
     found = [completer.SimpleCompletion(text=text, type="param") for text in complete(line)]
@@ -191,7 +192,8 @@ def load(shell: InteractiveShell) -> None:
     if _has_matchers():
         shell.Completer.custom_matchers.append(completer.context_matcher()(_match))
     else:
-        shell.set_hook("complete_command", _complete, str_key=_COMPLETED)
+        for magic in _COMPLETED:
+            shell.set_hook("complete_command", _complete, str_key=magic)
 
 
 def unload(shell: InteractiveShell) -> None:
@@ -220,4 +222,5 @@ def unload(shell: InteractiveShell) -> None:
         matchers = shell.Completer.custom_matchers
         matchers[:] = [matcher for matcher in matchers if matcher is not _match]
     else:
-        shell.strdispatchers["complete_command"].strs.pop(_COMPLETED, None)
+        for magic in _COMPLETED:
+            shell.strdispatchers["complete_command"].strs.pop(magic, None)

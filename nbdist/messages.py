@@ -4,6 +4,8 @@ Rank to kernel: `Mark`, `Ready`, `Text`, `Display`, `Progress`, `Asking`, `Stand
 `Finished`, `Looked`. Kernel to rank: `Run`, `Look`, `Debug`, `Reply`, `SendAgain`, `Leave`.
 What the kernel sees or does by itself of a rank (`Wrote`, `Answered`, `Died`, `Stuck`) has the same form, so
 that one `fold` takes them all.
+
+Longer than 400 lines because all that crosses is read together.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class Values:
         result_data: the last expression's rich display as the rank formatted it, where its value
             stays behind.
         imported: parts of torch that the rank had to import by itself.
+        names: of rank 0 in a live session: all that its work has bound until now.
         kept: names that the work bound and that live on the rank alone, with what they are.
         newer: keys of the notebook's objects whose new content stays on the rank.
         names: of rank 0 in a live session: all that its work has bound until now.
@@ -81,7 +84,8 @@ class Assignment:
     """Who a worker is, and where its peers meet.
 
     Attributes:
-        device: torch's name of the rank's device.
+        device: torch's name of the rank's device, in the rank.
+        chosen_device: its name in the kernel, where other devices may be seen.
         visible_devices: CUDA_VISIBLE_DEVICES in the rank; None leaves it as it is.
         backend: for `init_process_group`.
         master_port: kept free for scripts in which rank 0 hosts a store.
@@ -104,6 +108,7 @@ class Assignment:
     strategy: str = "ddp"
     init: bool = True
     visible_devices: str | None = None
+    chosen_device: str = "cpu"
 
     @property
     def mark(self) -> str:
@@ -279,7 +284,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Next work for a live rank. Two shared-memory files travel beside it: what the notebook has new since
+    """Next work for live ranks. Two shared-memory files travel beside it: what the notebook has new since
     the rank saw it, and the work itself.
 
     Attributes:
@@ -288,6 +293,8 @@ class Run:
         unbound: names that the notebook has deleted.
         dropped: keys of objects that no longer exist on both sides.
         taken: whether the kernel has taken what the rank handed over last.
+        ranks: who does the work, in a process group of their own; None for all. The others take what the
+            notebook has new, and say nothing.
         number: of the run, counted by the kernel.
         group: number of the process group that the work needs: with another one than before, the ranks leave
             all groups and meet anew first. None needs none.
@@ -298,6 +305,7 @@ class Run:
     unbound: tuple[str, ...] = ()
     dropped: tuple[int, ...] = ()
     taken: bool = True
+    ranks: tuple[int, ...] | None = None
     number: int = FIRST_RUN
     group: int | None = None
 

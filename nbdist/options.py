@@ -105,6 +105,10 @@ class Options:
         None, "largest new value brought back unasked; others are listed", checks.size,
         metavar="SIZE", example="500MB", allowed="bytes, or a number with a unit: 1MiB, 500MB, 2GB",
         default_help="what fits in memory")
+    ranks: tuple[int, ...] | None = option(
+        None, "run on these ranks only, in a process group of their own (live session)", checks.ranks,
+        metavar="0,2", example=(0, 2), allowed="different ranks of the session, with commas: 0,2",
+        default_help="all")
     logs: str = choice("all", "whose text goes into the cell's output", "all", "rank0", "none")
     seed: int | None = option(
         None, "seed python, numpy and torch with N + rank", partial(checks.whole, high=MAX_SEED),
@@ -248,6 +252,7 @@ def from_keywords(base: Options = PLAIN, /, **keywords: object) -> Options:
 
 def _as_flag(flag: str, value: object) -> str:
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    text = f"{value:g}" if isinstance(value, float) else text
     return f"{flag} {shlex.quote(text if len(text) <= 80 else text[:77] + '...')}"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,7 +27,8 @@ from nbdist.messages import (
     Stuck,
 )
 
-Phase = Literal["starting", "running", "failing", "handing over", "finished", "gone"]
+Phase = Literal["starting", "running", "failing", "handing over", "finished", "idle", "gone"]
+_AT_REST: Sequence[Phase] = ("finished", "idle", "gone")
 
 _OF_CELL = re.compile(r"line (\d+), in <module>$")
 
@@ -84,9 +85,9 @@ class Bar:
         """How much of it is done; of a bar without a total, how many steps."""
         return _share(self.progress)
 
-    def among(self, world_size: int) -> Bar | None:
-        """The bar of the first ranks alone, if one of them has it."""
-        parts = {rank: part for rank, part in self.parts.items() if rank < world_size}
+    def among(self, ranks: Collection[int]) -> Bar | None:
+        """The bar of some ranks alone, if one of them has it."""
+        parts = {rank: part for rank, part in self.parts.items() if rank in ranks}
         return Bar(parts=parts) if parts else None
 
 
@@ -103,7 +104,7 @@ class RunState:
     @property
     def settled(self) -> bool:
         """Whether no rank works any more."""
-        return all(rank.phase in ("finished", "gone") for rank in self.ranks)
+        return all(rank.phase in _AT_REST for rank in self.ranks)
 
     @property
     def working(self) -> tuple[int, ...]:
@@ -118,7 +119,7 @@ class RunState:
     @property
     def unfinished(self) -> tuple[int, ...]:
         """Ranks that have not handed over yet."""
-        return tuple(rank.rank for rank in self.ranks if rank.phase not in ("finished", "gone"))
+        return tuple(rank.rank for rank in self.ranks if rank.phase not in _AT_REST)
 
     @property
     def alive(self) -> tuple[int, ...]:
@@ -158,18 +159,18 @@ def first_state(world_size: int) -> RunState:
     return RunState(ranks=tuple(RankState(rank=rank) for rank in range(world_size)))
 
 
-def next_run(state: RunState, *, need_all: bool = True) -> RunState:
-    """The state at the start of the next run of the same ranks.
+def next_run(state: RunState, runs_on: Collection[int], *, need_all: bool = True) -> RunState:
+    """The state at the start of the next run, on some of the ranks; the others are idle.
 
     Args:
-        need_all: whether it fails at once where one of them is gone.
+        need_all: whether it fails at once where one of the ranks is gone.
     """
-    return RunState(ranks=tuple(_next_run_of(rank, need_all) for rank in state.ranks))
+    return RunState(ranks=tuple(_next_run_of(rank, rank.rank in runs_on, need_all) for rank in state.ranks))
 
 
-def _next_run_of(rank: RankState, needed: bool) -> RankState:
+def _next_run_of(rank: RankState, takes_part: bool, needed: bool) -> RankState:
     if rank.phase != "gone":
-        return RankState(rank=rank.rank, phase="running")
+        return RankState(rank=rank.rank, phase="running" if takes_part else "idle")
     failure = rank.death if needed else None
     return RankState(rank=rank.rank, phase="gone", outcome="failed", failure=failure, death=rank.death)
 
@@ -194,6 +195,8 @@ def stop_working(state: RunState) -> RunState:
 
 
 def _fold_rank(rank: RankState, event: Event) -> RankState:
+    if rank.phase == "idle" and not isinstance(event, Died):
+        return rank
     if rank.asking and isinstance(event, (Answered, Raised, HandingOver, Died)):
         rank = replace(rank, asking=False)
     if isinstance(event, Ready) and rank.phase == "starting":
@@ -220,7 +223,7 @@ def _fold_rank(rank: RankState, event: Event) -> RankState:
 
 def _died(rank: RankState, phase: Phase) -> RankState:
     """A rank whose process has ended in a phase of its work."""
-    if phase == "finished":
+    if phase in ("finished", "idle"):
         return rank
     if rank.raised is not None:
         return replace(rank, outcome="failed", failure=_untold(rank, rank.raised))

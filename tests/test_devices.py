@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from nbdist.devices import CPU_RANKS, Gpu, Machine, read_gpus, resolve, this_machine, visible_gpus
+from nbdist.devices import (
+    CPU_RANKS,
+    Gpu,
+    Machine,
+    read_gpus,
+    read_memory,
+    resolve,
+    this_machine,
+    visible_gpus,
+)
 from nbdist.errors import OptionError
 
 GIB = 2**30
@@ -175,7 +184,10 @@ class FakeNvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: Gpu) -> SimpleNamespace:  # noqa: N802
         self._step("nvmlDeviceGetMemoryInfo")
-        return SimpleNamespace(total=handle.memory_bytes)
+        return SimpleNamespace(total=handle.memory_bytes, used=GIB * (1 + handle.index))
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Gpu:  # noqa: N802
+        return next(gpu for gpu in gpus(self.count) if gpu.uuid == uuid)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -206,6 +218,20 @@ def test_a_gpu_that_does_not_tell_its_memory() -> None:
     nvml = FakeNvml(1, "nvmlDeviceGetMemoryInfo", FakeNvml.NVMLError_NotSupported)
     ((gpu,), _) = read_gpus(nvml)
     assert gpu.memory_bytes == 0
+
+
+def test_memory_in_use_is_read_and_nvml_is_shut_down() -> None:
+    nvml = FakeNvml(4)
+    used = read_memory(nvml, gpus(4)[1:3])
+    assert used == {"GPU-aa22": (2 * GIB, 141 * GIB), "GPU-bb33": (3 * GIB, 141 * GIB)}
+    assert not nvml.is_open
+
+
+@pytest.mark.parametrize("step", ["nvmlInit", "nvmlDeviceGetMemoryInfo"])
+def test_memory_that_nvml_does_not_tell_is_left_out(step: str) -> None:
+    nvml = FakeNvml(2, fails_at=step)
+    assert read_memory(nvml, gpus(2)) == {}
+    assert not nvml.is_open
 
 
 def test_an_error_that_is_not_nvml_s_still_shuts_it_down() -> None:

@@ -327,7 +327,9 @@ def test_stacks_can_be_asked_for(kernel: NotebookKernel) -> None:
     assert "stack of ranks 0-1:\n" in run.stdout
     wrong = kernel.run("%distributed stops")
     assert wrong.error is not None
-    assert wrong.error.evalue.startswith("%distributed stops: no such command. Allowed: stacks, debug, ")
+    assert wrong.error.evalue.startswith(
+        "%distributed stops: no such command (did you mean stop?). Allowed: start, "
+    )
 
 
 # ── The rules ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -392,7 +392,7 @@ def test_help_shows_every_option_with_its_default_aligned() -> None:
 
 def test_every_example_in_help_works() -> None:
     examples = re.findall(r"^ +%%distributed(.*)$", help_text(), re.MULTILINE)
-    assert len(examples) == 3
+    assert len(examples) == 4
     for example in examples:
         assert parse_magic(example) != Options()
 

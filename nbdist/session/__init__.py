@@ -9,6 +9,7 @@ if sys.platform == "win32":
         debug,
         launch,
         live_sessions,
+        no_such_session,
         release,
         run_cell,
         session_named,
@@ -24,7 +25,13 @@ else:
     from nbdist.session.once import launch
     from nbdist.session.ranks import where_ranks_stand
     from nbdist.session.session import Session
-    from nbdist.session.sessions import live_sessions, session_named, start_session, stop_sessions
+    from nbdist.session.sessions import (
+        live_sessions,
+        no_such_session,
+        session_named,
+        start_session,
+        stop_sessions,
+    )
     from nbdist.start.forkserver import shut_down, warm_up
 
 __all__ = [
@@ -33,6 +40,7 @@ __all__ = [
     "debug",
     "launch",
     "live_sessions",
+    "no_such_session",
     "release",
     "run_cell",
     "session_named",

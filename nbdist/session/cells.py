@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -10,13 +11,17 @@ from nbdist.cell import Cell, dotted_imports, unknown_outputs
 from nbdist.errors import OptionError, RunInterrupted
 from nbdist.options import Options
 from nbdist.session.once import run_once
-from nbdist.session.sessions import session_named
+from nbdist.session.sessions import no_such_session, session_named
 from nbdist.values.foreign import call_foreign
 from nbdist.worker.work import CellWork
 
 
-def run_cell(shell: Any, cell: Cell, first_line: str, options: Options) -> Any:
+def run_cell(shell: Any, cell: Cell, first_line: str, options: Options, given: Collection[str] = ()) -> Any:
     """Run a notebook's cell on ranks, as the magic does.
+
+    Args:
+        options: what holds for it.
+        given: names of the options that its own line gives.
 
     Returns:
         The last expression's value, or None where the cell shows none.
@@ -27,6 +32,10 @@ def run_cell(shell: Any, cell: Cell, first_line: str, options: Options) -> Any:
         KeyboardInterrupt: the run was interrupted.
     """
     live = session_named(options.name)
+    if live is not None:
+        options = live.options_for(options, given)
+    elif "name" in given:
+        raise no_such_session(options.name)
     for option, names in (("--output", options.output or ()), ("--gather", options.gather)):
         known = shell.user_ns.keys() if live is None else live.names | shell.user_ns.keys()
         unknown = sorted(unknown_outputs(cell, names, known))

@@ -6,7 +6,7 @@ nbdist works there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from nbdist import defaults
@@ -14,9 +14,16 @@ from nbdist.cell import Cell
 from nbdist.errors import LaunchError, SessionError
 from nbdist.looks import NameInfo
 from nbdist.options import Options, from_keywords
+from nbdist.views.overview import SessionStatus
 
 
-def run_cell(shell: Any, cell: Cell, first_line: str, options: Options) -> Any:  # noqa: ARG001
+def run_cell(
+    shell: Any,  # noqa: ARG001
+    cell: Cell,  # noqa: ARG001
+    first_line: str,  # noqa: ARG001
+    options: Options,
+    given: Collection[str] = (),  # noqa: ARG001
+) -> Any:
     """Refuse to run a cell on ranks.
 
     Raises:
@@ -44,6 +51,7 @@ class Session:
     """
 
     names_bound: tuple[NameInfo, ...] = ()
+    options: Options
 
     def __init__(self, **options: Any):
         raise _refusal(from_keywords(defaults.current(), **options))
@@ -53,6 +61,22 @@ class Session:
     ) -> tuple[str, ...] | Mapping[str, str] | None:
         """There is nobody to ask."""
         return None
+
+    def status(self) -> SessionStatus:
+        """There are no ranks.
+
+        Raises:
+            SessionError: always.
+        """
+        raise no_such_session(self.options.name)
+
+    def logs(self, rank: int, lines: int = 200) -> str:
+        """There are no logs.
+
+        Raises:
+            SessionError: always.
+        """
+        raise no_such_session(self.options.name)
 
 
 def start_session(options: Options) -> Session:
@@ -67,6 +91,11 @@ def start_session(options: Options) -> Session:
 def live_sessions() -> dict[str, Session]:
     """No session is up."""
     return {}
+
+
+def no_such_session(name: str) -> SessionError:
+    """What is raised where somebody asks for a session that is not up."""
+    return SessionError(f"There is no session {name!r}: on Windows no ranks can be started.")
 
 
 def session_named(name: str) -> Session | None:  # noqa: ARG001

@@ -105,10 +105,17 @@ def _left(state: RunState, still: _Still, now_s: float) -> Hang | None:
         with_it = tuple(rank for rank in waiting if _meeting(waiting[rank]) == meeting)
         others = [state.ranks[rank] for rank in _members(standing) if rank not in with_it]
         if with_it and others and all(_has_left(other, now_s - patience_s) for other in others):
-            gone = ranks_phrase([other.rank for other in others])
-            reason = f"it waits in {name}, which can never complete: {gone} finished without it"
+            reason = f"it waits in {name}, which can never complete: {_how_left(others)}"
             return Hang("left", with_it, f"{reason}{_or_other_data(standing)}")
     return None
+
+
+def _how_left(ranks: Sequence[RankState]) -> str:
+    finished = [rank.rank for rank in ranks if rank.phase != "idle"]
+    if finished:
+        return f"{ranks_phrase(finished)} finished without it"
+    takes = "takes" if len(ranks) == 1 else "take"
+    return f"{ranks_phrase([rank.rank for rank in ranks])} {takes} no part in this cell (--ranks)"
 
 
 def _or_other_data(standing: Standing) -> str:
@@ -118,6 +125,8 @@ def _or_other_data(standing: Standing) -> str:
 
 
 def _has_left(rank: RankState, before_s: float) -> bool:
+    if rank.phase == "idle":
+        return True
     if rank.finished_s is None or rank.phase != "finished" or rank.threads:
         return False
     return rank.finished_s <= before_s
@@ -129,7 +138,7 @@ def _mismatched(state: RunState, still: _Still, now_s: float) -> Hang | None:
     waits_for = {
         rank: [other for other in _members(standing) if other != rank and other in waiting]
         for rank, standing in waiting.items()
-        if all(other in waiting or state.ranks[other].finished_s is not None for other in _members(standing))
+        if all(other in waiting or _takes_no_step(state.ranks[other]) for other in _members(standing))
     }
     waits_for = {
         rank: [other for other in others if _meeting(waiting[other]) != _meeting(waiting[rank])]
@@ -141,6 +150,10 @@ def _mismatched(state: RunState, still: _Still, now_s: float) -> Hang | None:
     places = [f"rank {rank} waits in {_name(waiting[rank])}{_at(waiting[rank])}" for rank in circle]
     each = "the other" if len(circle) == 2 else "the next"
     return Hang("mismatched", circle, f"{', '.join(places)}: each waits for {each}")
+
+
+def _takes_no_step(rank: RankState) -> bool:
+    return rank.phase == "idle" or rank.finished_s is not None
 
 
 def _circle(start: int, waits_for: Mapping[int, Sequence[int]]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +42,7 @@ class News:
     Attributes:
         message: with its two memory files.
         names: that are bound anew.
+        missing: names that are bound where there is none of that name.
         written: keys of objects whose content is sent.
         echo: objects that are new to the ranks.
         around: the notebook's surroundings.
@@ -52,6 +53,7 @@ class News:
     message: Run
     fds: tuple[int, int]
     names: frozenset[str]
+    missing: frozenset[str]
     written: frozenset[int]
     echo: Echo
     around: Surroundings
@@ -77,6 +79,9 @@ class Ledger:
 
     def __init__(self, twins: Twins, names: Mapping[str, Any]):
         self._twins = twins
+        self._bound_by: dict[
+            str, frozenset[int]
+        ] = {}  # names that some ranks have bound, and others may lack
         self._seen = dict(names)
         self._around = _surroundings()
         self._newer: dict[int, int] = {}
@@ -85,11 +90,14 @@ class Ledger:
         self._taken = True
         self.kept: dict[str, str] = {}
 
-    def news(self, work: Work, wanted: Wanted, push: Iterable[str] = ()) -> News:
+    def news(
+        self, work: Work, wanted: Wanted, push: Iterable[str] = (), ranks: Collection[int] | None = None
+    ) -> News:
         """What the ranks need for a piece of work.
 
         Args:
             push: names that are sent whatever the ranks have.
+            ranks: who does the work; None for all.
 
         Raises:
             SessionError: the work, or a name that it reads, cannot be sent; nothing was.
@@ -99,6 +107,11 @@ class Ledger:
         found = self._found(work, wanted, push)
         changes, apart = self._changes(found, push)
         names = self._names(found, changes, push)
+        missing = {
+            name
+            for name in self._bound_by.keys() & found.names - names
+            if ranks is None or not self._bound_by[name].issuperset(ranks)
+        }
         around = _surroundings()
         new = {key: obj for key, obj in found.objects.items() if key not in self._twins.known}
         echo = Echo(new, found.labels)
@@ -107,6 +120,7 @@ class Ledger:
             "sources": sources_of(new.values()),
             **self._written(changes),
             **{f"name:{name}": self._twins.namespace[name] for name in sorted(names)},
+            **{f"missing:{name}": self._twins.namespace[name] for name in sorted(missing)},
         }
         packed = pack(values, self._twins, echo=echo)
         try:
@@ -121,6 +135,7 @@ class Ledger:
             message=self._message(packed.parcel, work_parcel),
             fds=(packed.fd, work_fd),
             names=frozenset(names - {key.partition(":")[2] for key in packed.lost}),
+            missing=frozenset(missing),
             written=frozenset(written),
             echo=echo,
             around=around,
@@ -157,6 +172,8 @@ class Ledger:
         namespace = self._twins.namespace
         self._seen = {name: value for name, value in self._seen.items() if name not in news.message.unbound}
         self._seen |= {name: namespace[name] for name in news.names}
+        for name in (*news.names, *news.missing):
+            self._bound_by.pop(name, None)
         self.kept = {name: what for name, what in self.kept.items() if name not in news.names}
         self._forget_newer(news.written)
         self._dropped = set()
@@ -189,6 +206,13 @@ class Ledger:
         }
         self._seen |= {name: namespace.get(name, _MISSING) for name in (*landed.names, *values.kept)}
         self._around = _surroundings()
+
+    def bound_by(self, names: Iterable[str], ranks: Collection[int] | None) -> None:
+        """Names that ranks have bound: all of them, or some, and others get them before they read them."""
+        for name in names:
+            had = self._bound_by.pop(name, frozenset())
+            if ranks is not None:
+                self._bound_by[name] = had.union(ranks)
 
     def bound_here(self, names: Iterable[str]) -> None:
         """Names that were bound in the notebook to a copy of what some rank has: that counts as seen."""
@@ -267,6 +291,8 @@ class Ledger:
         for key, why in lost.items():
             kind, _, name = key.partition(":")
             if kind == "name" and name in names and name in work.assigns:
+                continue
+            if kind == "missing":  # only some ranks lack it: one that reads it says so
                 continue
             if kind in ("object", "memory"):
                 name = self._twins.labels[int(name)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 _KEEP_DAYS = 7
+_MOST_TAIL_BYTES = 200_000  # Jupyter's server drops output above 1 MB/s
 _numbers = itertools.count(1)
 
 
@@ -70,6 +71,22 @@ class RunLogs:
             with contextlib.suppress(OSError):  # noted by the flush
                 file.close()
         self._files = [None] * len(self._files)
+
+
+def tail(path: Path, lines: int) -> str:
+    """The last lines of a log, empty if there is none. Of a line that was written over again and again, as a
+    progress bar is, its last state."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _MOST_TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except FileNotFoundError:  # it has printed nothing
+        return ""
+    return "".join(f"{_last_state(line)}\n" for line in text.removesuffix("\n").split("\n")[-lines:])
+
+
+def _last_state(line: str) -> str:
+    return next((part for part in reversed(line.split("\r")) if part), "")
 
 
 def _remove_old(root: Path) -> None:

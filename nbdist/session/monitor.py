@@ -9,7 +9,7 @@ from __future__ import annotations
 import selectors
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -24,6 +24,7 @@ from nbdist.messages import (
     Finished,
     Mark,
     Progress,
+    Ready,
     Stream,
     Stuck,
     Text,
@@ -97,8 +98,6 @@ class Monitor(threading.Thread):
 
     Args:
         coroner: finds out how a worker ended.
-        lookout: finds hangs.
-        stop_hangs: whether a run that may hang is stopped.
         withdraw: called when a run breaks off while the user is being asked.
     """
 
@@ -108,9 +107,7 @@ class Monitor(threading.Thread):
         logs: RunLogs,
         inbox: SimpleQueue[Note],
         coroner: Coroner,
-        lookout: Lookout,
         *,
-        stop_hangs: bool,
         withdraw: Callable[[], None],
     ):
         super().__init__(name="nbdist-monitor", daemon=True)
@@ -118,8 +115,6 @@ class Monitor(threading.Thread):
         self._logs = logs
         self._inbox = inbox
         self._coroner = coroner
-        self._lookout = lookout
-        self._stop_hangs = stop_hangs
         self._withdraw = withdraw
         self._question: tuple[float, Asked] | None = None
         self._mute_s: dict[int, float] = {}
@@ -131,22 +126,43 @@ class Monitor(threading.Thread):
         self._shown_s = 0.0
         self._pipes = [Pipes(worker) for worker in workers]
 
-    def begin(self, view: TextView) -> None:
-        """Start the first run: what ranks print from now on goes to `view`."""
-        with self._lock:
-            self._view = view
+    def begin(
+        self,
+        view: TextView,
+        lookout: Lookout,
+        runs_on: Collection[int],
+        *,
+        stop_hangs: bool,
+        first: bool = False,
+        need_all: bool = True,
+    ) -> None:
+        """Start a run.
 
-    def begin_next(self, view: TextView, *, need_all: bool) -> None:
-        """Start another run, which may need all ranks to be alive."""
+        Args:
+            view: takes what the ranks print from now on.
+            lookout: finds hangs.
+            runs_on: the ranks that work.
+            stop_hangs: whether a run that may hang is stopped.
+            first: whether it is the ranks' first.
+            need_all: whether all ranks must be alive.
+        """
         with self._lock:
             self._view = view
-            self.state = next_run(self.state, need_all=need_all)
-            self._inbox.put(self.state)  # a rank may have died meanwhile
+            self._lookout = lookout
+            self._stop_hangs = stop_hangs
+            if not first:
+                self.state = next_run(self.state, runs_on, need_all=need_all)
+                self._inbox.put(self.state)  # a rank may have died meanwhile
 
     def note_stop(self) -> None:
         """Ranks that still work are being told to stop: what they say now is no failure of theirs."""
         with self._lock:
             self.state = stop_working(self.state)
+
+    def flush_logs(self) -> None:
+        """Bring to the disk what the ranks have printed until now."""
+        with self._lock:
+            self._logs.flush()
 
     def note_answer(self, rank: int) -> None:
         """A rank has been sent the answer to its question."""
@@ -272,7 +288,8 @@ class Monitor(threading.Thread):
         if state.broken_off:
             self._question = None
             self._withdraw()
-        self._inbox.put(state)
+        if state.settled or state.broken_off or isinstance(event, Ready):
+            self._inbox.put(state)  # each wakes the main thread: what changes nothing for it is not told
 
     def _end_view(self) -> None:
         self._logs.flush()

@@ -7,7 +7,7 @@ from typing import Any
 
 from nbdist import defaults
 from nbdist.errors import OptionError
-from nbdist.options import Options, from_keywords
+from nbdist.options import Options, from_keywords, spelled
 from nbdist.session.ending import RichValue, raise_failure, report
 from nbdist.session.held import hold, release
 from nbdist.session.method import choose_method
@@ -26,6 +26,11 @@ def run_once(work: Work, options: Options, shell: Any, *, show_result: bool) -> 
     Args:
         show_result: whether a result that stays on its rank is stood in for by what it looks like.
     """
+    if options.ranks is not None:
+        raise OptionError(
+            f"{spelled({'ranks': options.ranks})}: these ranks live for this run alone, and all take part. "
+            "Start ranks that stay first (%distributed start), or leave it out."
+        )
     load_torch()
     release()
     found = reached(namespace_of(shell), _roots(work, options), work.objects)

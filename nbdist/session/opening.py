@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ def assignments_for(options: Options) -> list[Assignment]:
             strategy=options.strategy,
             init=options.init,
             visible_devices=visible,
+            chosen_device=chosen[rank],
         )
         for rank, device in enumerate(devices)
     ]
@@ -51,12 +52,12 @@ def open_ranks(assignments: list[Assignment], options: Options, shell: Any, *, l
     crowd = crowd_note([assignment.device for assignment in assignments], usable_cpu_count())
     if crowd:
         Screen(shell).note(crowd)
-    view = partial(_text_view, len(assignments), not is_watched(shell))
+    view = partial(_text_view, batch=not is_watched(shell))
     return Ranks(assignments, options, Screen(shell), view, live=live)
 
 
-def _text_view(world_size: int, batch: bool, logs: Any, folder: str) -> TextView:
-    return TextView(world_size, batch=batch, logs=logs, log_dir=folder)
+def _text_view(ranks: Sequence[int], logs: Any, folder: str, *, batch: bool) -> TextView:
+    return TextView(len(ranks), ranks=ranks, batch=batch, logs=logs, log_dir=folder)
 
 
 _needed_parts: set[str] = set()

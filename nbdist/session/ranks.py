@@ -9,16 +9,25 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
-import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from nbdist.errors import ChannelError, LaunchError, ValueLost
-from nbdist.messages import FIRST_RUN, Assignment, Debug, Leave, Run, SendAgain, Values
+from nbdist.looks import NameInfo
+from nbdist.messages import (
+    FIRST_RUN,
+    Assignment,
+    Debug,
+    Leave,
+    Run,
+    SendAgain,
+    Values,
+)
 from nbdist.options import Options
 from nbdist.session.deaths import Coroner
 from nbdist.session.interrupts import Interrupts
@@ -26,8 +35,9 @@ from nbdist.session.logs import RunLogs
 from nbdist.session.looking import Looking
 from nbdist.session.lookout import Lookout
 from nbdist.session.monitor import Arrived, Asked, Broken, Hung, Interrupted, Monitor, Note, Show
-from nbdist.session.native import native_stack
 from nbdist.session.port import ReservedPort
+from nbdist.session.scratch import make_scratch
+from nbdist.session.standing import hang_note, where_they_stand
 from nbdist.session.stopping import Stopping
 from nbdist.start import start_workers
 from nbdist.start.birth import Birth
@@ -38,7 +48,6 @@ from nbdist.values.landing import Landed, land
 from nbdist.values.memory import open_memory
 from nbdist.values.parcel import unpack
 from nbdist.values.remote import Remote, Unreadable
-from nbdist.views.hang import odd_ranks, odd_stacks, standing_report
 from nbdist.views.screen import Screen
 from nbdist.views.text import TextView
 from nbdist.worker.interrupts import Board
@@ -52,20 +61,7 @@ running: list[Ranks] = []
 
 def where_ranks_stand() -> list[str]:
     """For all ranks that are up where they are, and their stacks."""
-    now_s = time.monotonic()
-    states = [ranks.state for ranks in running]
-    return [
-        line for state in states for line in (*standing_report(state, now_s), *odd_stacks(state, every=True))
-    ]
-
-
-def _make_scratch() -> str:
-    try:
-        return tempfile.mkdtemp(prefix="nbdist-")
-    except OSError as error:
-        raise LaunchError(
-            f"the ranks need a folder for temporary files: {error}. Set TMPDIR to one that can be written."
-        ) from error
+    return where_they_stand(ranks.state for ranks in running)
 
 
 def _make_board(scratch: str, world_size: int) -> Board:
@@ -82,7 +78,7 @@ class Ranks:
         assignments: one per rank; `devices.resolve` chose the devices.
         options: of the run.
         screen: where text and displays go.
-        view: makes the text view of each run, from its ``--logs`` and the folder of its logs.
+        view: makes the text view of each run, from its ranks, its ``--logs`` and the folder of its logs.
         live: whether the ranks are to live on after a failure or an interrupt.
     """
 
@@ -91,7 +87,7 @@ class Ranks:
         assignments: Sequence[Assignment],
         options: Options,
         screen: Screen,
-        view: Callable[[str, str], TextView],
+        view: Callable[[Sequence[int], str, str], TextView],
         *,
         live: bool = False,
     ):
@@ -100,22 +96,19 @@ class Ranks:
         self._make_view = view
         self._live = live
         occupy_standard_descriptors()
-        self._scratch = _make_scratch()
+        self._scratch = make_scratch()
         self._port = ReservedPort()
         self.logs = RunLogs(len(assignments))
-        self._assignments = [
-            replace(
-                assignment,
-                master_port=self._port.number,
-                scratch=self._scratch,
-                logs=str(self.logs.folder),
-            )
-            for assignment in assignments
-        ]
+        places: dict[str, Any] = {"scratch": self._scratch, "logs": str(self.logs.folder)}
+        places["master_port"] = self._port.number
+        self.assignments = [replace(assignment, **places) for assignment in assignments]
         self._inbox: SimpleQueue[Note] = SimpleQueue()
         self._arrived: dict[int, Arrived] = {}
         self._workers: list[Worker] = []
         self.interrupts = Interrupts(lambda: self._inbox.put(Interrupted()))
+        self._runs_on = tuple(range(len(assignments)))
+        self.start_method = ""
+        self.runs: Counter[int] = Counter()
         self._board: Board | None = None
         self._run = FIRST_RUN
         self._group = 0
@@ -127,12 +120,13 @@ class Ranks:
             LaunchError: they cannot be started; nothing is left behind.
         """
         self._twins = birth.twins
+        self.start_method = method
         with contextlib.ExitStack() as undo:
             undo.callback(self._give_back)
-            self._board = _make_board(self._scratch, len(self._assignments))
-            self._workers = start_workers(method, self._assignments, birth, with_ipython=with_ipython)
+            self._board = _make_board(self._scratch, len(self.assignments))
+            self._workers = start_workers(method, self.assignments, birth, with_ipython=with_ipython)
             undo.callback(self._end_workers)
-            marks = [assignment.mark for assignment in self._assignments]
+            marks = [assignment.mark for assignment in self.assignments]
             pids = [worker.pid for worker in self._workers]
             self._guard = Guard(zip(pids, marks, strict=True), self._scratch)
             undo.callback(self._guard.close)
@@ -141,15 +135,13 @@ class Ranks:
                 self.logs,
                 self._inbox,
                 Coroner(self._scratch, self._guard),
-                Lookout(self._workers, self._options.hang_timeout),
-                stop_hangs=self._options.on_hang == "stop",
                 withdraw=self.interrupts.withdraw,
             )
             self.looking = Looking(self._workers[0].channel, self._monitor)
             self._stopping = Stopping(
                 self._workers, self._monitor, self._board, self._screen, live=self._live
             )
-            self._monitor.begin(self._view_for(self._options))
+            self._begin_run(self._options, first=True)
             try:
                 self._monitor.start()
             except RuntimeError as error:  # no more threads
@@ -168,25 +160,30 @@ class Ranks:
     def _end_workers(self) -> None:
         end_workers(self._workers)
 
-    def _view_for(self, options: Options) -> TextView:
-        return self._make_view(options.logs, str(self.logs.folder))
+    def _begin_run(self, options: Options, **how: bool) -> None:
+        view = self._make_view(self._runs_on, options.logs, str(self.logs.folder))
+        lookout = Lookout(self._workers, options.hang_timeout)
+        self._monitor.begin(view, lookout, self._runs_on, stop_hangs=options.on_hang == "stop", **how)
 
     def send(self, message: Run, fds: Sequence[int], options: Options, *, need_all: bool = True) -> None:
-        """Give all ranks their next work, or those that are alive work that each does by itself."""
-        self._begin(options, need_all=need_all)
+        """Give the ranks their next work, or those that are alive work that each does by itself. Those that
+        it is not for take what the notebook has new."""
+        self._begin(options, message.ranks, need_all=need_all)
+        self.runs.update(self._runs_on)
         message = replace(message, number=self._run, group=self._group if need_all else None)
         for worker in self._workers:
             with contextlib.suppress(ChannelError):  # it died; the monitor says how
                 worker.channel.send(message, fds=fds)
 
-    def _begin(self, options: Options, *, need_all: bool) -> None:
+    def _begin(self, options: Options, runs_on: Sequence[int] | None = None, *, need_all: bool) -> None:
+        self._runs_on = tuple(range(len(self._workers)) if runs_on is None else runs_on)
         self._drop_arrived()
         if self.state.broken_off or self._stopping.answered:
             # Whatever the ranks had going on between them: they meet anew before their next work.
             self._group += 1
         self._run += 1
         self._stopping.begin(self._run)
-        self._monitor.begin_next(self._view_for(options), need_all=need_all)
+        self._begin_run(options, need_all=need_all)
 
     def debug(self, rank: int) -> None:
         """Let the user look into a rank whose work has failed."""
@@ -205,6 +202,20 @@ class Ranks:
         """What is known of the ranks now."""
         return self._monitor.state
 
+    @property
+    def names(self) -> tuple[NameInfo, ...]:
+        """What rank 0's work has bound, as it said last."""
+        return self._monitor.names
+
+    def pid(self, rank: int) -> int:
+        """A rank's process."""
+        return self._workers[rank].pid
+
+    def log_files(self) -> list[Path]:
+        """Of each rank the file with all that it has printed until now, if it has printed."""
+        self._monitor.flush_logs()
+        return [self.logs.path(rank) for rank in range(len(self._workers))]
+
     def follow(self, until: Callable[[RunState], bool]) -> RunState:
         """Show what ranks print and answer interrupts, until their state is as wished or settled."""
         while not (until(self.state) or self.state.settled) or not self._inbox.empty():
@@ -222,7 +233,7 @@ class Ranks:
         elif isinstance(note, Asked):
             self._ask(note)
         elif isinstance(note, Hung):
-            self._on_hang(note)
+            self._screen.note(hang_note(note, self._workers))
         elif isinstance(note, Interrupted):
             self._stopping.interrupt(self.interrupts.count)
         elif isinstance(note, Broken):
@@ -245,14 +256,6 @@ class Ranks:
     def _on_state(self, state: RunState) -> None:
         if state.broken_off and not state.settled:
             self._stopping.broken_off()
-
-    def _on_hang(self, hung: Hung) -> None:
-        now_s = time.monotonic()
-        where = [*standing_report(hung.state, now_s), *odd_stacks(hung.state)]
-        for rank in odd_ranks(hung.state):
-            frames = native_stack(self._workers[rank].pid)
-            where += [f"C frames of rank {rank}, the most recent call first:", *frames] if frames else []
-        self._screen.note("\n".join([f"the run may hang: {hung.hang.reason}", *where]))
 
     def _ask(self, asked: Asked) -> None:
         """Ask the user for a rank. The user's interrupt, or the end of the run, ends that too."""
@@ -291,10 +294,10 @@ class Ranks:
         values = self.handed_over(lead)
         unbound = values.unbound if values else ()
         with self._users_code():
-            landed = land(arrived, unbound, self._twins, world_size=len(self._workers), lead=lead)
+            landed = land(arrived, unbound, self._twins, ranks=self._runs_on, lead=lead)
         landed.lost = {**self.lost(), **landed.lost}
-        gone = self.state.ranks[lead].phase == "gone"
-        if gone and lead not in self._arrived and self.interrupts.count < 2:
+        is_gone = self.state.ranks[lead].phase == "gone" and lead not in self._arrived
+        if is_gone and self.interrupts.count < 2:
             ended_by_us = lead in self.ended
             reason = "it did not come out of its work and was ended" if ended_by_us else "its process ended"
             landed.lost[f"what rank {lead} had changed"] = reason
@@ -308,21 +311,23 @@ class Ranks:
         """What stays on the ranks, with the reason."""
         lost: dict[str, str] = {}
         for rank, arrived in sorted(self._arrived.items()):
-            of_rank = "" if rank == 0 else f" of rank {rank}"
+            of_rank = "" if rank == self._runs_on[0] else f" of rank {rank}"
             lost |= {f"{title}{of_rank}": reason for title, reason in arrived.values.lost.items()}
         return lost
 
     def results(self) -> list[Any]:
         """Every rank's result, by rank."""
-        return [self._read(rank).get("result") for rank in sorted(self._arrived)]
+        return [self._read(rank).get("result") if rank in self._arrived else None for rank in self._runs_on]
 
     def imported(self) -> tuple[str, ...]:
-        """Parts of torch that rank 0 had to import by itself."""
-        return self._arrived[0].values.imported if 0 in self._arrived else ()
+        """Parts of torch that the first rank had to import by itself."""
+        values = self.handed_over(self._runs_on[0])
+        return values.imported if values else ()
 
     def result_data(self) -> Mapping[str, Any] | None:
-        """The rich display of a result whose value stays on rank 0."""
-        return self._arrived[0].values.result_data if 0 in self._arrived else None
+        """The rich display of a result whose value stays on its rank."""
+        values = self.handed_over(self._runs_on[0])
+        return values.result_data if values else None
 
     def _read(self, rank: int) -> dict[str, Any]:
         """A rank's values. What cannot be read here is left out when the rank sends the rest again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -12,11 +13,14 @@ from nbdist.errors import Failure, SessionError, ranks_phrase
 from nbdist.looks import NameInfo
 from nbdist.options import Options, from_keywords
 from nbdist.session.ending import RichValue, raise_failure, report
+from nbdist.session.fitting import check_start, described, options_in
 from nbdist.session.held import offer, release, take_back
 from nbdist.session.ledger import Ledger, News
+from nbdist.session.logs import tail
 from nbdist.session.looking import Answer
 from nbdist.session.method import choose_method
 from nbdist.session.opening import assignments_for, load_torch, namespace_of, open_ranks
+from nbdist.session.overview import status_of
 from nbdist.session.ranks import Ranks
 from nbdist.shell import current_shell
 from nbdist.start.birth import Birth
@@ -24,6 +28,7 @@ from nbdist.state import RunState
 from nbdist.values.landing import Landed
 from nbdist.values.twins import Twins, twins_of
 from nbdist.values.walk import reached
+from nbdist.views.overview import SessionStatus
 from nbdist.views.screen import Screen
 from nbdist.worker.work import SHELLS_OWN, CallWork, CellWork, NoWork, Wanted, Work, bind_names, values_of
 
@@ -53,6 +58,7 @@ class Session:
         return session
 
     def _begin(self, options: Options) -> None:
+        check_start(options)
         self._options = options
         self._shell = current_shell()
         self._screen = Screen(self._shell)
@@ -76,6 +82,46 @@ class Session:
     def running(self) -> bool:
         """Whether its ranks are up."""
         return self._ranks is not None
+
+    def __str__(self) -> str:
+        if self._ranks is None:
+            return f"session {self._options.name}: not up"
+        return described(self._options.name, self._ranks)
+
+    def status(self) -> SessionStatus:
+        """What is known of the ranks now: nobody waits for one that is busy.
+
+        Raises:
+            SessionError: the session is not running.
+
+        Example:
+            >>> session.status().ranks[0].state
+            'idle'
+        """
+        return status_of(self._options.name, self._up())
+
+    def logs(self, rank: int, lines: int = 200) -> str:
+        """The last lines of all that a rank has printed since the session began.
+
+        Args:
+            rank: which.
+            lines: how many at most.
+
+        Raises:
+            SessionError: the session is not running, or has no such rank.
+        """
+        ranks = self._up()
+        if not 0 <= rank < len(ranks.assignments):
+            raise SessionError(f"There is no rank {rank}. Allowed: 0 to {len(ranks.assignments) - 1}.")
+        return tail(ranks.log_files()[rank], lines)
+
+    def options_for(self, cell: Options, given: Collection[str]) -> Options:
+        """The options of a cell that runs here: the session's, and over them what the cell's line gives.
+
+        Raises:
+            OptionError: it needs other ranks than these.
+        """
+        return options_in(self._options, self._running(), cell, given)
 
     @property
     def names_bound(self) -> tuple[NameInfo, ...]:
@@ -166,7 +212,8 @@ class Session:
         """
         ranks = self._running()
         most = _MAX_RETURN_BYTES if options.max_return is None else options.max_return
-        wanted = Wanted(output=options.output, gather=options.gather, max_return=most, live=True)
+        lead = options.ranks[0] if options.ranks else 0
+        wanted = Wanted(output=options.output, gather=options.gather, max_return=most, live=True, lead=lead)
         with ranks.interrupts.answered():
             state, landed = self._do(work, wanted, options)
             data = ranks.result_data()
@@ -258,11 +305,11 @@ class Session:
             alone: whether each rank can do it by itself, also when another has died.
         """
         ranks = self._running(without=self.deaths if alone else ())
-        news = self._ledger.news(work, wanted, push)
+        news = self._ledger.news(work, wanted, push, options.ranks)
         try:
             self._tell(news, quiet=bool(push) or wanted.results)
             take_back(ranks)
-            ranks.send(news.message, news.fds, options, need_all=not alone)
+            ranks.send(replace(news.message, ranks=options.ranks), news.fds, options, need_all=not alone)
             self._ledger.sent(news)
         finally:
             news.close()
@@ -277,6 +324,7 @@ class Session:
             self._ledger.took(landed, ranks.handed_over(0))
         else:
             self._ledger.bound_here(landed.names)
+        self._ledger.bound_by(landed.names, options.ranks)
         self._tell_kept(kept)
         return state, landed
 
@@ -308,15 +356,20 @@ class Session:
         """Ranks that have died, and how. The others only wait to be looked into."""
         return {} if self._ranks is None else self._ranks.state.deaths
 
-    def _running(self, without: Collection[int] = ()) -> Ranks:
-        """Its ranks, all of them alive, or all but those that may have died."""
+    def _up(self) -> Ranks:
+        """Its ranks, whatever state they are in."""
         if self._ranks is None:
             raise SessionError(
                 "This session is not running. Use it as `with nbdist.Session() as s:` or call start()."
             )
+        return self._ranks
+
+    def _running(self, without: Collection[int] = ()) -> Ranks:
+        """Its ranks, all of them alive, or all but those that may have died."""
+        ranks = self._up()
         if self.deaths.keys() - set(without):
             raise SessionError(self._after_death())
-        return self._ranks
+        return ranks
 
     def _after_death(self) -> str:
         assert self._ranks is not None
@@ -338,7 +391,7 @@ class Session:
             return
         offer(ranks)
         if self.deaths:
-            Screen(self._shell).note(self._after_death())
+            self._screen.note(self._after_death())
         raise_failure(state, ranks, self._twins)
 
 

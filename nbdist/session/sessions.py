@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nbdist.errors import SessionError
-from nbdist.options import Options
+from nbdist.options import PLAIN, Options
 from nbdist.session.session import Session
 
 _sessions: dict[str, Session] = {}
@@ -18,9 +18,10 @@ def start_session(options: Options) -> Session:
     """
     former = session_named(options.name)
     if former is not None and not former.deaths:
+        own = "" if options.name == PLAIN.name else f" --name {options.name}"
         raise SessionError(
-            f"A session {options.name!r} is up. Stop it first (%distributed stop), or start another one "
-            "beside it: %distributed start --name other."
+            f"{former} already. End it first (%distributed stop{own}), or start another one beside it: "
+            "%distributed start --name other."
         )
     if former is not None:
         former.stop()
@@ -39,6 +40,14 @@ def session_named(name: str) -> Session | None:
 def live_sessions() -> dict[str, Session]:
     """Those that are up, by name."""
     return {name: session for name, session in _sessions.items() if session.running}
+
+
+def no_such_session(name: str) -> SessionError:
+    """What is raised where somebody asks for a session that is not up."""
+    others = ", ".join(live_sessions())
+    up = f"Up is: {others} (%distributed status)." if others else "None is up."
+    start = "%distributed start" if name == PLAIN.name else f"%distributed start --name {name}"
+    return SessionError(f"There is no session {name!r}. {up} Start its ranks first: {start}.")
 
 
 def stop_sessions(name: str | None = None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -41,7 +41,7 @@ def land(
     unbound: Iterable[str],
     twins: Twins,
     *,
-    world_size: int,
+    ranks: Sequence[int],
     lead: int = 0,
 ) -> Landed:
     """Write the values of all ranks into the notebook.
@@ -49,8 +49,8 @@ def land(
     Args:
         arrived: for each rank its values, under the keys of `worker.handover`.
         unbound: names that the leading rank deleted.
+        ranks: who did the work: gathered lists have an entry for each, None for one that sent none.
         lead: the rank whose names, changes and result these are.
-        world_size: the length of gathered lists; a rank that sent none has None there.
     """
     landed = Landed()
     own = arrived.get(lead, {})
@@ -70,7 +70,7 @@ def land(
     for name in unbound:
         twins.namespace.pop(name, None)
     _land_around(own, landed)
-    _land_gathered(arrived, twins, landed, world_size)
+    _land_gathered(arrived, twins, landed, ranks)
     return landed
 
 
@@ -95,7 +95,7 @@ def _land_around(arrived: Mapping[str, Any], landed: Landed) -> None:
 
 
 def _land_gathered(
-    arrived: Mapping[int, Mapping[str, Any]], twins: Twins, landed: Landed, world_size: int
+    arrived: Mapping[int, Mapping[str, Any]], twins: Twins, landed: Landed, ranks: Sequence[int]
 ) -> None:
     for rank in sorted(arrived):
         for key, value in arrived[rank].items():
@@ -103,4 +103,4 @@ def _land_gathered(
             if kind == "gather":
                 landed.gathered.setdefault(name, {})[rank] = value
     for name, by_rank in landed.gathered.items():
-        twins.namespace[name] = [by_rank.get(rank) for rank in range(world_size)]
+        twins.namespace[name] = [by_rank.get(rank) for rank in ranks]

@@ -2,7 +2,8 @@
 
 Keys: ``around:TITLE`` is written into the rank's surroundings, ``sources`` are texts of cells,
 ``object:KEY`` and ``memory:KEY`` are written into the rank's own twin of an object of the notebook,
-``name:x`` is bound to ``x``; objects that are new here become twins.
+``name:x`` is bound to ``x``, ``missing:x`` where there is no ``x`` yet; objects that are new here become
+twins.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def take_news(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
             write(name, value)
         elif kind == "name":
             twins.namespace[name] = value
+        elif kind == "missing":
+            twins.namespace.setdefault(name, value)
         elif kind in ("object", "memory"):
             land = twins.land if kind == "object" else twins.land_memory
             land(int(name), value)

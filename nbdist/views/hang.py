@@ -44,14 +44,18 @@ def _odd_groups(state: RunState, *, every: bool) -> Iterator[Sequence[RankState]
     sizes = sorted((len(ranks) for ranks in groups.values()), reverse=True)
     for ranks in groups.values():
         common = len(ranks) == sizes[0] and sizes[0] not in sizes[1:] and len(sizes) > 1 and not every
-        if ranks[0].standing is not None and ranks[0].phase not in ("finished", "gone") and not common:
+        if (
+            ranks[0].standing is not None
+            and ranks[0].phase not in ("finished", "idle", "gone")
+            and not common
+        ):
             yield ranks
 
 
 def _groups(state: RunState) -> Groups:
     groups: dict[str, list[RankState]] = {}
     for rank in state.ranks:
-        groups.setdefault(_phrase(rank), []).append(rank)
+        groups.setdefault(phrase(rank), []).append(rank)
     return groups
 
 
@@ -78,11 +82,14 @@ def _plural(phrase: str) -> str:
     return f"{plural.get(verb, verb)} {rest}".rstrip()
 
 
-def _phrase(rank: RankState) -> str:
+def phrase(rank: RankState) -> str:
+    """What a rank does: ``waits in all_reduce at line 3 of the cell``."""
     if rank.phase == "finished":
         return {"failed": "has failed", "interrupted": "was stopped"}.get(rank.outcome or "", "has finished")
     if rank.phase == "gone":
         return "has ended"
+    if rank.phase == "idle":
+        return "is idle"
     if rank.phase == "failing":
         return "has failed"
     standing = rank.standing

@@ -18,11 +18,11 @@ class Status(NamedTuple):
     """What the line says.
 
     Attributes:
-        rank: whose unfinished line it is.
+        place: whose unfinished line it is: the how manieth rank's of those that are shown.
         kind: the stream it is on.
     """
 
-    rank: int
+    place: int
     kind: int
     text: str
 

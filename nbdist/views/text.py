@@ -44,6 +44,7 @@ class TextView:
 
     Args:
         world_size: the number of ranks.
+        ranks: what they are called, where that is not 0 to `world_size` - 1.
         batch: nobody watches: no status line, and the same output whenever ranks print the same.
         logs: whose text and displays are shown.
         log_dir: where all text is whole: named when lines are left out.
@@ -66,6 +67,7 @@ class TextView:
         self,
         world_size: int,
         *,
+        ranks: Sequence[int] | None = None,
         batch: bool,
         logs: Literal["all", "rank0", "none"] = "all",
         log_dir: str = "",
@@ -73,21 +75,23 @@ class TextView:
     ):
         if world_size < 1:
             raise ValueError(f"world_size is {world_size}: pass 1 or more")
-        ranks = {"all": world_size, "rank0": 1, "none": 0}.get(logs)
-        if ranks is None:
+        shown = {"all": world_size, "rank0": 1, "none": 0}.get(logs)
+        if shown is None:
             raise ValueError(f"logs is {logs!r}: pass 'all', 'rank0' or 'none'")
         if window_s is None:
             window_s = BATCH_WINDOW_S if batch else LIVE_WINDOW_S
-        self._ranks = ranks
+        # Inside, ranks are counted: the how manieth of those that are shown.
+        self._called = list(range(world_size) if ranks is None else ranks)[:shown]
+        self._place = {rank: place for place, rank in enumerate(self._called)}
         self._batch = batch
         self._window_s = window_s
         self._allowance = allowance(world_size, batch=batch)
-        self._assemblers = [(LineAssembler(STDOUT), LineAssembler(STDERR)) for _ in range(ranks)]
-        self._intakes = [Intake(self._allowance) for _ in range(ranks)]
-        self._merger = Merger(ranks, window_s)
+        self._assemblers = [(LineAssembler(STDOUT), LineAssembler(STDERR)) for _ in range(shown)]
+        self._intakes = [Intake(self._allowance) for _ in range(shown)]
+        self._merger = Merger(shown, window_s)
         live = LiveOutlet(log_dir)
         self._outlet: Outlet = BatchOutlet(log_dir) if batch else live
-        self._direct = live if ranks == 1 and not batch else None  # one rank's text goes through as it comes
+        self._direct = live if shown == 1 and not batch else None  # one rank's text goes through as it comes
         self._painter = Painter()
         self._coloured = False  # until then the painter has nothing to do
         self._status = StatusLine()
@@ -105,47 +109,50 @@ class TextView:
         Args:
             now_s: the time, on any clock that does not go back; the same for all methods.
         """
-        if rank >= self._ranks or not text:
+        place = self._place.get(rank)
+        if place is None or not text:
             return
         self._tick(now_s)
-        kind, intake = _KINDS[stream], self._intakes[rank]
+        kind, intake = _KINDS[stream], self._intakes[place]
         if self._direct is not None:
             self._direct.pass_on(kind, text)
             return
-        self._coloured |= "\x1b" in text and self._ranks > 1
-        for run in self._assemblers[rank][kind].feed(text, self._now_s):
+        self._coloured |= "\x1b" in text and len(self._called) > 1
+        for run in self._assemblers[place][kind].feed(text, self._now_s):
             admitted = intake.admit(run)
             if admitted is not None:
-                self._merger.push(rank, admitted, self._now_s)
+                self._merger.push(place, admitted, self._now_s)
         self._write_merged()
 
     def display(self, rank: int, display: object, now_s: float) -> None:
         """Take a display: it keeps its place among the rank's lines, and equal ones are shown once."""
-        if rank >= self._ranks:
+        place = self._place.get(rank)
+        if place is None:
             return
         self._tick(now_s)
         if self._direct is not None:
             self._direct.show(Shown((), display))
             return
         if isinstance(display, messages.Display) and display.kind == "update":  # it has its place already
-            if self._intakes[rank].flooded:
-                self._release(rank)
+            if self._intakes[place].flooded:
+                self._release(place)
         else:
-            self._complete(rank)
-        self._merger.push(rank, Run(DISPLAY, [self._displays.name(rank, display)], display), self._now_s)
+            self._complete(place)
+        self._merger.push(place, Run(DISPLAY, [self._displays.name(place, display)], display), self._now_s)
         self._write_merged()
 
     def bars(self, bars: Sequence[Bar], now_s: float) -> None:
         """Take the progress bars that are open now: they stand on the line that updates in place."""
         self._tick(now_s)
-        shown = (bar.among(self._ranks) for bar in bars)
+        shown = (bar.among(self._place) for bar in bars)
         self._bars = [bar for bar in shown if bar is not None]
         self._write_ended_bars()
 
     def bar_ended(self, rank: int, progress: messages.Progress, now_s: float) -> None:
         """Take a bar that has ended and stays: a line, in its place among the rank's, and the same one
         for all ranks that have it, shown when the last of them has come to its end."""
-        if rank >= self._ranks:
+        place = self._place.get(rank)
+        if place is None:
             return
         self._tick(now_s)
         kind = _KINDS[progress.stream]
@@ -153,16 +160,16 @@ class TextView:
             begin = "\n" if self._direct.line_is_open else ""
             self._direct.pass_on(kind, f"{begin}{bar_line(progress)}\n")
             return
-        if self._intakes[rank].flooded:
-            self._release(rank)
+        if self._intakes[place].flooded:
+            self._release(place)
         self._queued_bars[progress.key] += 1
-        self._merger.push(rank, Run(kind, ["\r" + progress.key], progress), self._now_s)
+        self._merger.push(place, Run(kind, ["\r" + progress.key], progress), self._now_s)
         self._write_merged()
 
     def finished(self, rank: int) -> None:
         """The rank prints nothing more: nobody waits for it. (If it does print, that is shown.)"""
-        if rank < self._ranks:
-            self._merger.finish(rank, self._now_s)
+        if rank in self._place:
+            self._merger.finish(self._place[rank], self._now_s)
             self._write_merged()
 
     def take(self, now_s: float) -> list[Item]:
@@ -178,15 +185,15 @@ class TextView:
         """
         self._tick(now_s)
         self._merger.reopen()  # nothing is decided before every rank is complete
-        for rank in range(self._ranks):
-            self._complete(rank)
-        for rank in range(self._ranks):
-            self._merger.finish(rank, self._now_s)
+        for place in self._place.values():
+            self._complete(place)
+        for place in self._place.values():
+            self._merger.finish(place, self._now_s)
         self._write_merged()
         self._bars = ()
         self._write_ended_bars()
         for shown in self._displays.left():
-            self._outlet.show(shown)
+            self._outlet.show(Shown(self._names(shown.ranks), shown.display))
         self._write_open_line(end="")
         return self._items(self._outlet.close(), None)
 
@@ -205,25 +212,25 @@ class TextView:
             self._write_merged()
         if self._now_s >= self._period_end_s:
             self._period_end_s = self._now_s + self._allowance.period_s
-            for rank, intake in enumerate(self._intakes):
+            for place, intake in enumerate(self._intakes):
                 was_flooded = intake.flooded
                 intake.begin_period()
                 if was_flooded:
-                    self._release(rank)
+                    self._release(place)
 
-    def _release(self, rank: int) -> None:
+    def _release(self, place: int) -> None:
         """Put in line what was kept of a rank's flood."""
-        for run in self._intakes[rank].release():
-            self._merger.push(rank, run, self._now_s)
+        for run in self._intakes[place].release():
+            self._merger.push(place, run, self._now_s)
         self._write_merged()
 
-    def _complete(self, rank: int) -> None:
+    def _complete(self, place: int) -> None:
         """Put in line all that is left of a rank, lines without an end included."""
-        if self._intakes[rank].flooded:
-            self._release(rank)
-        assemblers = sorted(self._assemblers[rank], key=lambda assembler: assembler.since_s)
+        if self._intakes[place].flooded:
+            self._release(place)
+        assemblers = sorted(self._assemblers[place], key=lambda assembler: assembler.since_s)
         for run in [run for assembler in assemblers for run in assembler.finish()]:
-            self._merger.push(rank, run, self._now_s)
+            self._merger.push(place, run, self._now_s)
 
     def _write_merged(self) -> None:
         """Send merged lines on to the outlet."""
@@ -233,10 +240,12 @@ class TextView:
                 self._outlet.gap(sum(merged.shown))
             elif merged.kind == DISPLAY:
                 for shown in self._displays.merged(merged.ranks, merged.shown):
-                    self._outlet.show(shown)
+                    self._outlet.show(Shown(self._names(shown.ranks), shown.display))
             elif merged.shown and isinstance(merged.shown[0], messages.Progress):
                 key = merged.shown[0].key
-                self._ended_bars.setdefault(key, {}).update(zip(merged.ranks, merged.shown, strict=True))
+                self._ended_bars.setdefault(key, {}).update(
+                    zip(self._names(merged.ranks), merged.shown, strict=True)
+                )
                 self._queued_bars[key] -= len(merged.ranks)
                 self._write_ended_bars()
             elif merged.is_open:
@@ -254,8 +263,11 @@ class TextView:
             line = self._label(tuple(sorted(bar.parts))) + bar_line(bar.progress)
             self._outlet.put(_KINDS[bar.progress.stream], f"{line}\n")
 
+    def _names(self, places: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self._called[place] for place in places)
+
     def _label(self, ranks: Sequence[int]) -> str:
-        return "" if len(ranks) == self._ranks else f"[{ranks_text(ranks)}] "
+        return "" if len(ranks) == len(self._called) else f"[{ranks_text(ranks)}] "
 
     def _write_open_line(self, end: str) -> None:
         merged, self._open_line = self._open_line, None
@@ -263,7 +275,7 @@ class TextView:
             self._write_lines(merged, end)
 
     def _write_lines(self, merged: Merged, end: str = "\n") -> None:
-        label = self._label(merged.ranks)
+        label = self._label(self._names(merged.ranks))
         for line in merged.shown[:1] or merged.lines:
             if self._coloured:
                 line = self._painter.line(merged.ranks, merged.kind, line)
@@ -281,17 +293,17 @@ class TextView:
         if self._bars and not (self._direct is not None and self._direct.line_is_open):
             bars = bars_in_view(self._bars)
             kind = _KINDS[bars[0].progress.stream]
-            return Status(min(bars[0].parts), kind, fitting(status_text(bars)))
+            return Status(self._place[min(bars[0].parts)], kind, fitting(status_text(bars)))
         if self._direct is not None:
             return None
         shown = self._status.shown
-        for rank, assemblers in enumerate(self._assemblers):
+        for place, assemblers in enumerate(self._assemblers):
             for assembler in assemblers:
                 text = assembler.unfinished if assembler.since_s + self._window_s <= self._now_s else ""
                 if text.strip():
-                    label = f"[{rank}] " if rank else ""
-                    return Status(rank, assembler.kind, fitting(label + text))
-            if shown is not None and shown.rank == rank and self._merger.waits(rank) and not beside:
+                    label = f"[{self._called[place]}] " if place else ""
+                    return Status(place, assembler.kind, fitting(label + text))
+            if shown is not None and shown.place == place and self._merger.waits(place) and not beside:
                 return shown  # the line has got its end, and stays until it comes as a line
         return None
 

@@ -14,6 +14,7 @@ import selectors
 import sys
 import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 from nbdist.channel import Channel
@@ -28,14 +29,14 @@ class Questions:
     """Asks through the kernel.
 
     Args:
-        rank: whose questions they are.
+        rank: gives this rank's number among those that run the cell: 0 may ask.
     """
 
-    def __init__(self, channel: Channel, outbox: Outbox, rank: int):
+    def __init__(self, channel: Channel, outbox: Outbox, rank: Callable[[], int]):
         self._channel = channel
         self._outbox = outbox
         self._rank = rank
-        self._may_ask = rank == 0
+        self._debugs = False
 
     def install(self) -> None:
         """Answer ``input()``, ``getpass()`` and ``breakpoint()`` of this process from now on."""
@@ -48,7 +49,7 @@ class Questions:
 
     def post_mortem(self, trace: types.TracebackType | None) -> None:
         """Open pdb at the innermost frame of a traceback."""
-        self._may_ask = True
+        self._debugs = True
         debugger = _debugger()
         debugger.reset()
         debugger.interaction(None, trace)
@@ -67,10 +68,10 @@ class Questions:
         _debugger().set_trace(sys._getframe(1))
 
     def _check(self, call: str, advice: str = "") -> None:
-        if not self._may_ask:
+        rank = self._rank()
+        if rank != 0 and not self._debugs:
             raise RuntimeError(
-                f"{call}: rank 0 alone can ask, and this is rank {self._rank}. "
-                f"Do it under `if rank == 0:`{advice}."
+                f"{call}: rank 0 alone can ask, and this is rank {rank}. Do it under `if rank == 0:`{advice}."
             )
         if not self._outbox.in_owner or threading.current_thread() is not threading.main_thread():
             raise RuntimeError(f"{call}: only the main thread of a rank can ask.")

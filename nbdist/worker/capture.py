@@ -81,6 +81,11 @@ class Outbox:
             else:
                 self._waiting[place] = (message, ())
 
+    def add(self, message: object) -> None:
+        """Add a message that may wait for the next one, for the age of a batch at most."""
+        with self._changed:
+            self._add(message, ())
+
     def post(self, message: object, fds: Sequence[int] = ()) -> None:
         """Add a message and send all that waits, without delay. Descriptors are closed once sent."""
         with self._changed:

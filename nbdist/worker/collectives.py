@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nbdist.messages import Assignment, Collective
+from nbdist.messages import Collective
+from nbdist.worker.scope import Scope
 
 _C10D = "torch.distributed.distributed_c10d"
 _DDP = "torch.nn.parallel.distributed"
@@ -29,44 +30,44 @@ def line_of(frame: types.FrameType) -> int:
     return frame.f_lineno or frame.f_code.co_firstlineno  # None there, whatever the type says
 
 
-def collective_in(frames: Sequence[types.FrameType], assignment: Assignment) -> Collective | None:
+def collective_in(frames: Sequence[types.FrameType], scope: Scope) -> Collective | None:
     """What the innermost frames wait in, if that is an operation of several ranks.
 
     Args:
         frames: the innermost first.
-        assignment: of this rank.
+        scope: of this rank.
     """
     if not frames:
         return None
     if frames[0].f_code.co_name == "_engine_run_backward":
-        return _described("backward", None)
+        return _described("backward", None, scope)
     if _waits_for_work(frames[0]):
-        return _described("an asynchronous operation", None)
+        return _described("an asynchronous operation", None, scope)
     asked = None
     for frame in frames:
         module = module_of(frame)
         if not module.startswith(("torch.distributed", _DDP, _OURS)):
             break
         if module == _DDP:
-            return _described("DistributedDataParallel", _group_of_model(frame.f_locals))
+            return _described("DistributedDataParallel", _group_of_model(frame.f_locals), scope)
         if module == _C10D and not frame.f_code.co_name.startswith("_"):
             asked = frame
-    return None if asked is None else _of_call(asked, assignment)
+    return None if asked is None else _of_call(asked, scope)
 
 
-def _of_call(frame: types.FrameType, assignment: Assignment) -> Collective:
+def _of_call(frame: types.FrameType, scope: Scope) -> Collective:
     """A call of torch.distributed by its name and the ranks that must take part in it."""
     name, given = frame.f_code.co_name, frame.f_locals
     if name == "init_process_group":
-        return Collective(name=name, ranks=tuple(range(assignment.world_size)))
+        return Collective(name=name, ranks=scope.ranks)
     if name == "new_group" and given.get("use_local_synchronization") and given.get("ranks"):
-        return Collective(name=name, ranks=tuple(given["ranks"]))
-    described = _described(name, given.get("group"))
-    rank = assignment.rank
-    if name == "send" and isinstance(given.get("dst"), int):
-        return Collective(name=name, ranks=(rank, given["dst"]), group=described.group)
-    if name == "recv" and isinstance(given.get("src"), int):
-        return Collective(name=name, ranks=(given["src"], rank), group=described.group)
+        return Collective(name=name, ranks=scope.in_session(given["ranks"]))
+    described = _described(name, given.get("group"), scope)
+    here, there = scope.session_rank, given.get({"send": "dst", "recv": "src"}.get(name, ""))
+    if isinstance(there, int):
+        (other,) = scope.in_session([there], given.get("group"))
+        pair = (here, other) if name == "send" else (other, here)
+        return Collective(name=name, ranks=pair, group=described.group)
     return replace(described, data=_data(given.get("tensor"))) if name in _ALIKE else described
 
 
@@ -78,15 +79,15 @@ def _data(tensor: Any) -> str:
     return f"{str(dtype).removeprefix('torch.')} of shape {tuple(shape)}"
 
 
-def _described(name: str, group: Any) -> Collective:
+def _described(name: str, group: Any, scope: Scope) -> Collective:
     """An operation on a group; None is the default one."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_initialized():
         return Collective(name=name, ranks=())
     group = group or dist.group.WORLD
     try:
-        ranks = tuple(dist.get_process_group_ranks(group))
-    except (KeyError, RuntimeError, TypeError, ValueError):  # no group of this rank's
+        ranks = scope.in_session(dist.get_process_group_ranks(group), group)
+    except (IndexError, KeyError, RuntimeError, TypeError, ValueError):  # no group of this rank's
         return Collective(name=name, ranks=())
     return Collective(name=name, ranks=ranks, group=str(getattr(group, "group_name", "")))
 

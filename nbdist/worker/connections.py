@@ -13,7 +13,7 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +44,13 @@ class Connections:
     A group that has been destroyed is kept for one work more. The last reference to it may be dropped by code
     that holds the GIL, and its destructor waits for threads that need the GIL for what they still do: once
     its connections have ended they have nothing left to do, and a whole work later they have done that.
+
+    Args:
+        resting: gives groups that torch does not know while the ranks that they are of do not run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, resting: Callable[[], Collection[Any]]) -> None:
+        self._resting = resting
         self._made: list[_Made] = []
         self._ended: list[_Made] = []
 
@@ -65,7 +69,7 @@ class Connections:
 
     def break_off(self) -> None:
         """Make every operation that waits for a peer fail, now, in all groups together."""
-        _abort_nccl()
+        _abort_nccl(self._resting)
         _end(self._made)
 
     def let_go(self) -> None:
@@ -76,7 +80,7 @@ class Connections:
         if not self._made:
             self._ended = []
             return
-        known = _known_groups()
+        known = {*_known_groups(), *self._resting()}
         destroyed = [made for made in self._made if made.group not in known]
         self._made = [made for made in self._made if made.group in known]
         _end(destroyed)
@@ -99,12 +103,13 @@ def _end(all_made: list[_Made]) -> None:
                 sock.shutdown(socket.SHUT_RDWR)
 
 
-def _abort_nccl() -> None:
+def _abort_nccl(resting: Callable[[], Collection[Any]]) -> None:
     """Abort all NCCL communicators of this process. One that does not let go ends the process."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_nccl_available():
         return
-    backends = [backend for backend in map(_nccl_of, _newest_first()) if backend is not None]
+    groups = dict.fromkeys([*_newest_first(), *resting()])
+    backends = [backend for backend in map(_nccl_of, groups) if backend is not None]
     if not backends:
         return
     end = threading.Timer(_ABORT_S, _end_process)

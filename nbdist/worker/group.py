@@ -20,24 +20,32 @@ from typing import Any
 from nbdist.errors import OptionError
 from nbdist.messages import DEVICE_VARIABLE, RUN_VARIABLE, STRATEGY_VARIABLE, Assignment
 from nbdist.worker.connections import Connections
+from nbdist.worker.scope import Groups, Scope, whole_session
 
 _MOST_GROUPS = 1_000_000  # that ranks make between two failures
 _LOOPBACK = "127.0.0.1"
 _LOOPBACK_INTERFACES = ("lo", "lo0")
 
 
-def environment(assignment: Assignment) -> dict[str, str]:
-    """torchrun's environment for this rank, so that Lightning, Accelerate and plain ``env://`` work."""
-    size, rank = str(assignment.world_size), str(assignment.rank)
-    env = {
+def _numbers(scope: Scope) -> dict[str, str]:
+    """What torchrun's environment says of a rank among those that it runs with."""
+    rank, size = str(scope.rank), str(scope.world_size)
+    return {
         "RANK": rank,
-        "LOCAL_RANK": rank,
         "WORLD_SIZE": size,
         "LOCAL_WORLD_SIZE": size,
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": size,
+    }
+
+
+def environment(assignment: Assignment) -> dict[str, str]:
+    """torchrun's environment for this rank, so that Lightning, Accelerate and plain ``env://`` work."""
+    env = {
+        **_numbers(whole_session(assignment)),
+        "LOCAL_RANK": str(assignment.rank),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
         "ROLE_NAME": "default",
         "MASTER_ADDR": _LOOPBACK,
         "MASTER_PORT": str(assignment.master_port),
@@ -67,14 +75,17 @@ class Group:
 
     Attributes:
         generation: counts the groups that were made.
-        defaults: all default groups that there have been, as far as somebody still holds them.
+        scope: the ranks that make it.
+        defaults: all default groups of the session that there have been, as far as somebody still holds them.
     """
 
     def __init__(self, assignment: Assignment):
         self._assignment = assignment
-        self._connections = Connections()
+        self._session = self.scope = whole_session(assignment)
+        self._subsets: dict[tuple[int, ...], Scope] = {}
+        self._outside: Groups | None = None
+        self._connections = Connections(self._resting)
         self._number = 0
-        self._made_under_number = 0
         self._store: Any = None
         self._store_name = ""
         self._blocked: list[tuple[str, Any]] = []
@@ -106,11 +117,30 @@ class Group:
             made.append(self._new_group(*args, **kwargs))
         return made[0]
 
+    def enter_subset(self, ranks: tuple[int, ...]) -> None:
+        """From now on the default group is that of some ranks alone, this one among them: the one that they
+        had when they ran together last, or a fresh one."""
+        import torch.distributed as dist
+
+        self.scope = self._subsets.setdefault(ranks, Scope(ranks, self._assignment.rank))
+        self._outside = self.scope.enter()
+        os.environ.update(_numbers(self.scope))
+        if self._assignment.init and not dist.is_initialized():
+            dist.init_process_group()
+
+    def leave_subset(self) -> None:
+        """The default group is that of all ranks again."""
+        if self._outside is not None:
+            self.scope.leave(self._outside)
+            self._outside, self.scope = None, self._session
+            os.environ.update(_numbers(self.scope))
+
     def renew(self, number: int) -> bool:
         """Before a work: meet the other ranks anew if the kernel's number of the group has changed.
 
-        All groups are left, subgroups included, whatever still goes on in them, and a fresh default one is
-        made. The number is the kernel's to give: cells may have made groups of their own on some ranks only.
+        All groups are left, subgroups and those of subsets included, whatever still goes on in them, and a
+        fresh default one is made. The number is the kernel's to give: cells may have made groups of their
+        own on some ranks only.
 
         Returns:
             Whether there is a fresh group.
@@ -121,11 +151,12 @@ class Group:
             self._connections.let_go()
             return False
         self.break_off(self.generation)
+        self._forget_subsets()
         _forget_groups()
         self._unblock()
         gc.collect()  # frames of what was broken off refer to themselves, and to groups
         self._connections.let_go()
-        former, self._number, self._made_under_number = self._number, number, 0
+        former, self._number, self._session.count = self._number, number, 0
         if not self._assignment.init:
             return False
         dist.init_process_group()
@@ -133,6 +164,18 @@ class Group:
         dist.distributed_c10d._world.group_count = number * _MOST_GROUPS
         self._forget_meeting(former)
         return True
+
+    def _resting(self) -> list[Any]:
+        """Groups of the scopes that do not run now."""
+        held = [*(scope.groups for scope in self._subsets.values()), self._outside]
+        return [group for groups in held if groups is not None for group in groups.tables["pg_names"]]
+
+    def _forget_subsets(self) -> None:
+        for scope in self._subsets.values():
+            outside = scope.enter()
+            _forget_groups()
+            scope.leave(outside)
+        self._subsets.clear()
 
     def break_off(self, generation: int) -> None:
         """Make every operation that waits for a peer fail, now. The groups cannot be used afterwards.
@@ -183,8 +226,8 @@ class Group:
         import torch.distributed as dist
 
         del init_method  # whatever MASTER_ADDR and MASTER_PORT say: one store serves this run
-        self._check("world_size", world_size, self._assignment.world_size)
-        self._check("rank", rank, self._assignment.rank)
+        self._check("world_size", world_size, self.scope.world_size)
+        self._check("rank", rank, self.scope.rank)
         backend = str(backend).lower() if backend is not None else None
         if dist.is_initialized():
             self._check("backend", backend or dist.get_backend(), dist.get_backend())
@@ -195,7 +238,8 @@ class Group:
         with self._connections.noting() as made:
             self._make_group(backend, store, timeout, group_name, pg_options, further)
             made.append(dist.group.WORLD)
-        self.defaults.add(dist.group.WORLD)
+        if self.scope is self._session:
+            self.defaults.add(dist.group.WORLD)
 
     def _make_group(
         self,
@@ -209,8 +253,8 @@ class Group:
         self._original(
             backend or self._assignment.backend,
             store=store,
-            rank=self._assignment.rank,
-            world_size=self._assignment.world_size,
+            rank=self.scope.rank,
+            world_size=self.scope.world_size,
             timeout=timeout,
             group_name=group_name,
             pg_options=pg_options,
@@ -230,8 +274,8 @@ class Group:
         with self._changing:
             store = self._opened_store()
             self.generation += 1
-            self._made_under_number += 1
-        return dist.PrefixStore(f"nbdist/{self._made_under_number}", store)
+            self.scope.count += 1
+        return dist.PrefixStore(f"nbdist/{self.scope.name}/{self.scope.count}", store)
 
     def _opened_store(self) -> Any:
         import torch.distributed as dist

@@ -43,13 +43,13 @@ class HandOver:
 
     Attributes:
         message: ends the rank's work, without its failure.
-        fd: the values' memory file; whoever has this owns it.
+        fd: the values' memory file, if there are any; whoever has this owns it.
         held: to be held until the kernel has read the values.
         offer: what both sides will know once the kernel has taken the values.
     """
 
     message: Finished
-    fd: int
+    fd: int | None = None
     held: Any = None
     offer: Offer = field(default_factory=lambda: Offer(Echo({}, {})))
 
@@ -126,6 +126,9 @@ def finished(
     with without_fsdp(twins.known.values()) as models:
         _find_sharded(models, done, twins, wanted, names, again.without)
         values, refused = _values(work, done, twins, wanted, names, around, kept, rank=rank)
+        missing = _missing(wanted, names, rank) if done.error is None else {}
+        if not is_lead and not (values or refused or missing):
+            return HandOver(message=Finished(outcome=done.outcome))
         chosen = {key: value for key, value in values.items() if key not in again.without}
         limits = Limits(wanted.max_return, partial(_is_asked, wanted))
         new = {key[5:]: value for key, value in chosen.items() if key.startswith("name:")}
@@ -142,7 +145,6 @@ def finished(
         unpacked = {key: _explained(key, chosen, twins, why) for key, why in packed.lost.items()}
         unfit = {key: unpacked[key] for key in limits.unfit}
         saved = _saved(unfit, done, twins, names, logs, rank) if unfit and not wanted.live else {}
-    missing = _missing(wanted, names, rank) if done.error is None else {}
     without = {key: reason for key, reason in again.without.items() if not key.startswith(MISSING)}
     lost = {**missing, **refused, **without, **unpacked}
     if wanted.live and wanted.output is None:
@@ -154,7 +156,7 @@ def finished(
         unbound=unbound,
         lost={**{_title(key, twins): reason for key, reason in lost.items()}, **saved},
         result_data=data,
-        imported=_parts_of_torch(twins.modules) if rank == 0 else (),
+        imported=_parts_of_torch(twins.modules) if rank == 0 and not wanted.live else (),
         kept=kept.names,
         newer=tuple(kept.newer),
     )

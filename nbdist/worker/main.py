@@ -73,10 +73,11 @@ class Rank:
         self._lent: Any = None  # what the kernel may still be reading belongs to
         self._notebooks_own: dict[str, Any] = {}
         self._still_lent: dict[str, Any] = {}
-        self._questions = Questions(channel, self._outbox, assignment.rank)
+        self._questions = Questions(channel, self._outbox, lambda: self._group.scope.rank)
         self._around: Surroundings = {}
+        self._own_variables = frozenset(environment(assignment))
         self._own_names = OwnNames()
-        self._watch = Watch(twins.namespace, assignment, self._outbox)
+        self._watch = Watch(twins.namespace, self._group, self._outbox)
 
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
@@ -179,14 +180,19 @@ class Rank:
         self._outbox.post(Finished(outcome=done.outcome))
         self._outbox.flush()
 
-    def _do(self, work: Work, group: int | None = None) -> Done:
-        """Do a work in the process group of a number; see `Group.renew`."""
+    def _do(self, work: Work, group: int | None = None, ranks: tuple[int, ...] | None = None) -> Done:
+        """Do a piece of work.
+
+        Args:
+            group: number of the process group; see `Group.renew`. None needs none.
+            ranks: who does it, if not all.
+        """
         self._done, self._lent = Done(), None  # frames of an exception hold memory
         self._work = work
-        self._lend_ready_made()
         around = self._surroundings()
         with self._watch.working():
-            done = self._attempt(partial(self._run, work, group))
+            entered = self._attempt(partial(self._enter, group, ranks))
+            done = self._attempt(work.run) if entered.error is None else entered
         if not self._outbox.in_owner:
             _end_child(done)
         self._bars.end_all()
@@ -196,14 +202,18 @@ class Rank:
             after = {title: value for title, value in after.items() if title != GRAD_MODE}
         self._around = difference(around, after)
         self._take_back_ready_made()
+        self._group.leave_subset()
         if self._assignment.device.startswith("cuda"):
             done = self._after_device(done)
         return done
 
-    def _run(self, work: Work, group: int | None) -> Done:
+    def _enter(self, group: int | None, ranks: tuple[int, ...] | None) -> Done:
         if group is not None and self._group.renew(group):
             rebind_models(self._group.defaults, self._twins.namespace)
-        return work.run()
+        if ranks is not None and self._assignment.rank in ranks:
+            self._group.enter_subset(ranks)
+        self._lend_ready_made()
+        return Done()
 
     def _after_device(self, done: Done) -> Done:
         """GPU calls return before they are done: an error of theirs may come only now."""
@@ -226,7 +236,7 @@ class Rank:
         around = surroundings()
         if self._wanted.live:  # ranks that stay draw their own random numbers
             around = {title: value for title, value in around.items() if title not in RANDOM}
-        own = environment(self._assignment)
+        own = self._own_variables
         kept = {name: value for name, value in around[ENVIRONMENT].items() if name not in own}
         return {**around, ENVIRONMENT: kept}
 
@@ -235,8 +245,8 @@ class Rank:
         afterwards has been assigned by the cell. The notebook's own are out of the way meanwhile."""
         import torch
 
-        rank = self._assignment.rank
-        values = (rank, rank, self._assignment.world_size, torch.device(self._assignment.device))
+        scope = self._group.scope
+        values = (scope.rank, self._assignment.rank, scope.world_size, torch.device(self._assignment.device))
         vars(builtins).update(zip(READY_MADE_NAMES, values, strict=True))
         namespace = self._twins.namespace
         self._notebooks_own = {name: namespace.pop(name) for name in READY_MADE_NAMES if name in namespace}
@@ -270,14 +280,18 @@ class Rank:
         done = self._attempt(unpack)
         os.close(work_fd)
         self._twins.names = dict(self._twins.namespace)
-        if done.error is None:
-            self._finish(self._do(work[0], message.group))
+        if message.ranks is not None and self._assignment.rank not in message.ranks:
+            # Idle: it meets the others where all meet anew, and no more.
+            done = self._do(NoWork(), message.group, message.ranks) if done.error is None else done
+            self._outbox.text("stderr", "".join(f"{line}\n" for line in done.traceback))
+        elif done.error is None:
+            self._finish(self._do(work[0], message.group, message.ranks))
         else:
             self._finish(done)
 
     def _finish(self, done: Done) -> None:
         self._done = done
-        self._outbox.post(HandingOver())
+        self._outbox.add(HandingOver())  # mostly it is over in no time
         ctypes.CDLL(None).fflush(None)  # C libraries' text comes before the word that we are done
         self._hand_over(SendAgain())
 
@@ -299,7 +313,7 @@ class Rank:
             message = replace(message, outcome="failed")  # an interrupt that nobody sent is the cell's own
         if message.outcome == "failed":
             message = replace(message, failure=self._failure(self._done))
-        self._outbox.post(message, fds=[built.fd])
+        self._outbox.post(message, fds=[] if built.fd is None else [built.fd])
         self._outbox.flush()
 
     def _failure(self, done: Done) -> Failure:

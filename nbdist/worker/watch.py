@@ -16,10 +16,11 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from nbdist.messages import Assignment, Collective, Standing
+from nbdist.messages import Collective, Standing
 from nbdist.shell import MODULE, place_text, plain_name
 from nbdist.worker.capture import Outbox
 from nbdist.worker.collectives import collective_in, line_of, module_of
+from nbdist.worker.group import Group
 from nbdist.worker.threads import threads_of_work
 
 _EVERY_S = 0.1
@@ -93,12 +94,12 @@ class Watch:
 
     Args:
         namespace: the notebook's; a frame on it at module level is the cell's.
-        assignment: who waits in the collectives.
+        group: of the ranks that wait in the collectives.
     """
 
-    def __init__(self, namespace: dict[str, Any], assignment: Assignment, outbox: Outbox):
+    def __init__(self, namespace: dict[str, Any], group: Group, outbox: Outbox):
         self._namespace = namespace
-        self._assignment = assignment
+        self._group = group
         self._outbox = outbox
         self._main = threading.main_thread().ident or 0
         self._at_work = threading.Event()
@@ -180,7 +181,7 @@ class Watch:
             None,
         )
         users = (frame.f_code.co_name for frame in frames if not module_of(frame).startswith(_MACHINERY))
-        return _Place(cell_line, plain_name(next(users, "")), collective_in(frames, self._assignment))
+        return _Place(cell_line, plain_name(next(users, "")), collective_in(frames, self._group.scope))
 
 
 def _frames_of_work(thread: int) -> list[types.FrameType]:

@@ -1,0 +1,53 @@
+"""What is known of ranks that are up, without asking them: they may be busy."""
+
+from __future__ import annotations
+
+import psutil
+
+from nbdist.devices import memory_of_gpus
+from nbdist.session.fitting import described, devices_of
+from nbdist.session.ranks import Ranks
+from nbdist.views.overview import RankStatus, SessionStatus, state_of
+
+
+def status_of(name: str, ranks: Ranks) -> SessionStatus:
+    """A session now.
+
+    Args:
+        name: the session's.
+    """
+    devices = devices_of(ranks)
+    gpus = memory_of_gpus([device for device in devices if device.startswith("cuda")])
+    rows = []
+    for rank in ranks.state.ranks:
+        state, detail = state_of(rank)
+        pid, device = ranks.pid(rank.rank), devices[rank.rank]
+        used, total = gpus.get(device, (None, None))
+        rows.append(
+            RankStatus(
+                rank=rank.rank,
+                pid=pid,
+                device=device,
+                state=state,
+                detail=detail,
+                cells=ranks.runs[rank.rank],
+                memory_bytes=_memory_bytes(pid) if state != "dead" else None,
+                device_used_bytes=used,
+                device_total_bytes=total,
+            )
+        )
+    title = f"{described(name, ranks)} ({ranks.assignments[0].backend}, started by {ranks.start_method})"
+    return SessionStatus(name=name, title=title, ranks=tuple(rows), names=ranks.names)
+
+
+def _memory_bytes(pid: int) -> int | None:
+    """A process's share of the memory; None if it has ended."""
+    try:
+        process = psutil.Process(pid)
+        try:
+            memory = process.memory_full_info()
+        except psutil.AccessDenied:  # macOS tells of one's own processes only, and not of all of those
+            return int(process.memory_info().rss)
+        return int(getattr(memory, "pss", memory.uss))
+    except psutil.Error:
+        return None
