@@ -9,13 +9,14 @@ from typing import Any
 
 from nbdist import defaults
 from nbdist.cell import parse_cell
-from nbdist.errors import Failure, SessionError, ranks_phrase
+from nbdist.errors import Failure, SessionError
 from nbdist.looks import NameInfo
 from nbdist.options import Options, from_keywords
+from nbdist.session import telling
 from nbdist.session.ending import RichValue, raise_failure, report
 from nbdist.session.fitting import check_start, described, options_in
 from nbdist.session.held import offer, release, take_back
-from nbdist.session.ledger import Ledger, News
+from nbdist.session.ledger import Ledger
 from nbdist.session.logs import tail
 from nbdist.session.looking import Answer
 from nbdist.session.method import choose_method
@@ -307,7 +308,7 @@ class Session:
         ranks = self._running(without=self.deaths if alone else ())
         news = self._ledger.news(work, wanted, push, options.ranks)
         try:
-            self._tell(news, quiet=bool(push) or wanted.results)
+            self._note(telling.of_news(news, quiet=bool(push) or wanted.results))
             take_back(ranks)
             ranks.send(replace(news.message, ranks=options.ranks), news.fds, options, need_all=not alone)
             self._ledger.sent(news)
@@ -325,24 +326,12 @@ class Session:
         else:
             self._ledger.bound_here(landed.names)
         self._ledger.bound_by(landed.names, options.ranks)
-        self._tell_kept(kept)
+        self._note(telling.of_kept(kept, self._ledger.kept))
         return state, landed
 
-    def _tell(self, news: News, *, quiet: bool) -> None:
-        if news.apart:
-            names = ", ".join(news.apart)
-            self._screen.note(
-                f"{names}: changed in the notebook and on the ranks; the ranks keep theirs. "
-                f"%distributed push {','.join(news.apart)} sends the notebook's, pull brings the ranks'."
-            )
-        if news.told and not quiet:
-            self._screen.note(f"sent to the ranks: {', '.join(news.told)}")
-
-    def _tell_kept(self, before: Mapping[str, str]) -> None:
-        new = {name: what for name, what in self._ledger.kept.items() if before.get(name) != what}
-        if new:
-            names = ", ".join(f"{name} ({what})" for name, what in sorted(new.items()))
-            self._screen.note(f"on the ranks only: {names}; %distributed pull NAME brings it")
+    def _note(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._screen.note(line)
 
     def stop(self) -> None:
         """End the ranks. A session that has ended stays so."""
@@ -372,18 +361,7 @@ class Session:
         return ranks
 
     def _after_death(self) -> str:
-        assert self._ranks is not None
-        ended = self._ranks.ended
-        how = "; ".join(
-            f"rank {rank}: {'it did not come out of its work; ' if rank in ended else ''}{death.summary}"
-            for rank, death in self.deaths.items()
-        )
-        have = "have" if len(self.deaths) > 1 else "has"
-        return (
-            f"{ranks_phrase([*self.deaths])} of this session {have} died ({how}). The other ranks are kept "
-            "to be looked into (%distributed stacks, pull). %distributed start begins anew (in Python: "
-            "start()), %distributed stop ends the session."
-        )
+        return telling.of_deaths(self.deaths, self._up().ended)
 
     def _raise_if_failed(self, ranks: Ranks, state: RunState) -> None:
         """Raise what a work ended with. The ranks meet anew before the next one."""
