@@ -142,11 +142,11 @@ class Rank:
             seed_everything(self._assignment.seed)
         return Done()
 
-    def _attempt(self, step: Callable[[], Done]) -> Done:
+    def _attempt(self, step: Callable[[], Done], *, interruptible: bool = True) -> Done:
         """The boundary at which whatever the user's code raises becomes a message."""
         try:
-            with interrupts.listening(True):
-                if interrupts.came():  # before there was anything to interrupt
+            with interrupts.listening(interruptible):
+                if interruptible and interrupts.came():  # before there was anything to interrupt
                     raise KeyboardInterrupt
                 return step()
         except BaseException as error:  # noqa: BLE001
@@ -277,7 +277,8 @@ class Rank:
             work.append(own)
             return Done()
 
-        done = self._attempt(unpack)
+        # An interrupt must not leave half of the news: it ends the work, once that begins.
+        done = self._attempt(unpack, interruptible=False)
         os.close(work_fd)
         self._twins.names = dict(self._twins.namespace)
         if message.ranks is not None and self._assignment.rank not in message.ranks:
