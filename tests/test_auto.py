@@ -17,7 +17,7 @@ def live(kernel: NotebookKernel) -> Iterator[NotebookKernel]:
     kernel.run("%distributed auto on").check()
     yield kernel
     kernel.run("%distributed auto off").check()
-    kernel.run("%distributed stop").check()
+    kernel.run("%distributed stop --all").check()
 
 
 def is_on(kernel: NotebookKernel) -> bool:
@@ -131,7 +131,7 @@ def test_local_is_an_ordinary_cell(kernel: NotebookKernel, cell: str, auto: str)
     assert failed.error is not None
     assert "----> 3 1 / 0" in failed.error.text
     kernel.run("%distributed auto off").check()
-    kernel.run("%distributed stop").check()
+    kernel.run("%distributed stop --all").check()
 
 
 def test_magics_of_the_notebook_run_in_the_notebook(live: NotebookKernel) -> None:

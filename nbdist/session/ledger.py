@@ -153,7 +153,7 @@ class Ledger:
         packed = pack({"work": (work, wanted)}, self._twins, definitions_only=True)
         if packed.lost:
             os.close(packed.fd)
-            reason = explain("the call", work.objects, packed.lost["work"], advise=False)
+            reason = explain("the call", work.objects.get("the call"), packed.lost["work"], advise=False)
             raise SessionError(f"The call cannot be sent to the ranks: {reason}")
         return packed.parcel, packed.fd
 
