@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nbdist.errors import LaunchError, NbdistError, OptionError, RankFailedError, SessionError
-    from nbdist.session import Session, launch
+    from nbdist.session import Run, Session, launch
     from nbdist.training import (
         is_rank_zero,
         mean,
@@ -30,6 +30,7 @@ __version__ = "0.1.0.dev0"
 _HOMES = {
     "launch": "session",
     "Session": "session",
+    "Run": "session",
     "setup": "training",
     "setup_loader": "training",
     "is_rank_zero": "training",
@@ -46,6 +47,7 @@ _HOMES = {
 __all__ = [  # noqa: RUF022  in the order of _HOMES
     "launch",
     "Session",
+    "Run",
     "setup",
     "setup_loader",
     "is_rank_zero",

@@ -96,6 +96,14 @@ def name(value: object) -> str:
     return value
 
 
+def background(value: object) -> str | None:
+    """A name to bind; empty for none. None: not in the background."""
+    if isinstance(value, bool):
+        return "" if value else None
+    (name,) = names([value])
+    return name
+
+
 def seconds(value: object) -> float:
     try:
         seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)  # type: ignore[arg-type]

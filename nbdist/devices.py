@@ -276,6 +276,23 @@ def as_local(
     return local, ",".join(entries[ordinal].strip() for ordinal in ordinals)
 
 
+def gpu_of(device: str, visible: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The machine's own name of the GPU that a rank's device is; None for a CPU.
+
+    Args:
+        device: as `as_local` gives it, and `visible` with it.
+
+    Example:
+        >>> gpu_of("cuda:1", "0,2", {})
+        '2'
+    """
+    if not device.startswith("cuda"):
+        return None
+    ordinal = int(device.partition(":")[2] or 0)
+    listed = visible if visible is not None else environ.get("CUDA_VISIBLE_DEVICES")
+    return listed.split(",")[ordinal].strip() if listed else str(ordinal)
+
+
 def _too_many(devices: str | int | tuple[int, ...], gpu_count: int) -> OptionError:
     given = str(devices)
     if isinstance(devices, tuple):

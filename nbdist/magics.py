@@ -22,7 +22,16 @@ from nbdist.forksafety import ENVIRONMENT, can_fork, this_process
 from nbdist.help import help_text
 from nbdist.lookup import lookup
 from nbdist.options import given, split_line
-from nbdist.session import anything_held, debug, release, run_cell, shut_down, stop_sessions, warm_up
+from nbdist.session import (
+    anything_held,
+    debug,
+    release,
+    run_cell,
+    shut_down,
+    stop_runs,
+    stop_sessions,
+    warm_up,
+)
 from nbdist.views.screen import is_watched
 
 _NO_DEBUG = """\
@@ -205,6 +214,7 @@ def unload(shell: InteractiveShell) -> None:
         watch = _watches.pop()
         kernel.events.unregister("pre_run_cell", watch.before)
         kernel.events.unregister("post_run_cell", watch.after)
+    stop_runs()
     defaults.reset()
     stop_sessions()
     shut_down()

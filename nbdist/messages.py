@@ -94,6 +94,7 @@ class Assignment:
         timeout_s: process-group timeout; None is torch's own.
         strategy: default for `nbdist.setup()`.
         init: whether the worker makes the process group before the work begins.
+        background: whether cells of the notebook run meanwhile, whose interrupts are none of the rank's.
     """
 
     rank: int
@@ -107,6 +108,7 @@ class Assignment:
     seed: int | None = None
     strategy: str = "ddp"
     init: bool = True
+    background: bool = False
     visible_devices: str | None = None
     chosen_device: str = "cpu"
 

@@ -40,6 +40,7 @@ class Option:
     short: str = ""  # a one-letter flag such as "-d"
     metavar: str = ""  # stands for the value in help
     choices: tuple[str, ...] = ()  # values that completion offers
+    alone: Any = None  # what the flag without a value means; None: it needs one
 
     @property
     def is_switch(self) -> bool:
@@ -60,7 +61,9 @@ class Option:
     def usage(self) -> str:
         """The flags with what follows them: ``-d, --devices N|auto|0,2``."""
         flags = f"{self.short}, {self.flag}" if self.short else self.flag
-        return flags if self.is_switch else f"{flags} {self.metavar}"
+        if self.is_switch:
+            return flags
+        return f"{flags} [{self.metavar}]" if self.alone is not None else f"{flags} {self.metavar}"
 
 
 def option(default: Any, help: str, check: Callable[[object], Any], **facts: Any) -> Any:
@@ -133,6 +136,10 @@ class Options:
     name: str = option(
         "main", "which of several live sessions", checks.name, metavar="NAME", example="eval",
         allowed="a word of letters, digits, - and _", default_help="main")
+    background: str | None = option(
+        None, "return at once with a Run (bound to NAME, if that is given); the cell's text goes on below it",
+        checks.background, metavar="NAME", alone="", example="run",
+        allowed="a Python name, or nothing", default_help="off")
     init: bool = option(
         True, "leave init_process_group to the cell", checks.true_or_false, example=False,
         allowed="True, False", default_help="off")
@@ -201,6 +208,9 @@ def given(words: Sequence[str]) -> dict[str, Any]:
             values[opt.name] = opt.default if flag in _BY_UNDO else not opt.default
             continue
         spell = partial(_as_flag, flag)
+        if text is None and opt.alone is not None and (not waiting or waiting[0].startswith("-")):
+            values[opt.name] = opt.alone
+            continue
         if text is None and (not waiting or _is_flag(waiting[0])):
             raise OptionError(f"{flag}: its value is missing. {_advice(opt, spell)}")
         values[opt.name] = _checked(opt, waiting.popleft() if text is None else text, spell)
@@ -220,6 +230,8 @@ def spelled(values: Mapping[str, Any]) -> str:
 def _spelled_one(opt: Option, value: object) -> str:
     if opt.is_switch:
         return opt.undo if value is opt.default else opt.flag
+    if opt.alone is not None and value == opt.alone:
+        return opt.flag
     return _as_flag(opt.flag, value)
 
 
@@ -312,7 +324,7 @@ def complete(line: str) -> list[str]:
         return []
     flag, equals, start = last.partition("=")
     opt = _BY_FLAG.get(flag if equals else before[-1] if before else "")
-    if opt is not None and not opt.is_switch:
+    if opt is not None and not opt.is_switch and (equals or opt.alone is None):
         return [choice for choice in opt.choices if choice.startswith(start if equals else last)]
     used = {_BY_FLAG[name] for name, _ in map(_split_flag, before) if name in _BY_FLAG}
     return [opt.flag for opt in ALL_OPTIONS if opt not in used and opt.flag.startswith(last)]

@@ -14,6 +14,7 @@ from nbdist.devices import (
     CPU_RANKS,
     Gpu,
     Machine,
+    gpu_of,
     read_gpus,
     read_memory,
     resolve,
@@ -280,3 +281,19 @@ def test_real_gpus_hidden() -> None:
     machine = this_machine({"CUDA_VISIBLE_DEVICES": ""})
     assert machine.gpus == ()
     assert machine.no_gpu_reason.startswith("CUDA_VISIBLE_DEVICES= hides every GPU")
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "environ", "expected"),
+    [
+        ("cpu", None, {}, None),
+        ("cuda:1", None, {}, "1"),
+        ("cuda:1", "0,2", {}, "2"),
+        ("cuda:1", None, {"CUDA_VISIBLE_DEVICES": "3, GPU-aa22"}, "GPU-aa22"),
+        ("cuda:0", "GPU-bb33", {"CUDA_VISIBLE_DEVICES": "GPU-aa11,GPU-bb33"}, "GPU-bb33"),
+    ],
+)
+def test_a_ranks_gpu_by_the_machines_own_name(
+    device: str, visible: str | None, environ: dict[str, str], expected: str | None
+) -> None:
+    assert gpu_of(device, visible, environ) == expected

@@ -261,6 +261,70 @@ def test_launch_takes_the_options_of_the_magic(kernel: NotebookKernel) -> None:
     assert kernel.value("first == second == expected and uninitialised is False") is True
 
 
+def test_a_run_in_the_background_of_a_program(tmp_path: Path) -> None:
+    program = Program(
+        tmp_path,
+        """
+        import os, time
+
+        found = []
+
+        def work(name):
+            while not os.path.exists(name):
+                time.sleep(0.01)
+            print("done by", os.environ["RANK"])
+            found.append(name)
+            return name * 2
+
+        run = nbdist.launch(work, "go", devices=2, background=True)
+        beside = nbdist.launch(work, __file__, devices=2)
+        before = run.status, [os.path.basename(name) for name in found]
+        open("go", "w").close()
+        print(json.dumps([*before, run.wait(), found, run.status, run.logs(1), repr(run)]))
+        """,
+    )
+    logged = "done by 1\n"
+    last = "<nbdist.Run on 2 ranks: finished>"
+    assert program.report() == ["running", ["program.py"], "gogo", ["go"], "finished", logged, last]
+    assert sorted(program.stdout.splitlines()[:-1]) == 2 * ["[0] done by 0"] + 2 * ["[1] done by 1"]
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "os.kill(os.getpid(), 9)"])
+def test_a_run_in_the_background_ends_with_its_program(tmp_path: Path, end: str) -> None:
+    program = Program(
+        tmp_path,
+        f"""
+        import os, time
+        def work():
+            print("here")
+            time.sleep(600)
+        run = nbdist.launch(work, devices=2, background=True)
+        while "here" not in run.logs(1):
+            time.sleep(0.01)
+        {end}
+        """,
+    )
+    assert program.returncode == {"": 0, "raise SystemExit(3)": 3}.get(end, -9), program.stderr
+    program.assert_nothing_left_running()
+
+
+def test_a_failed_run_in_the_background_of_a_program_says_so(tmp_path: Path) -> None:
+    program = Program(
+        tmp_path,
+        """
+        def work():
+            raise ValueError("bad batch")
+        run = nbdist.launch(work, devices=2, background=True)
+        try:
+            run.wait()
+        except nbdist.RankFailedError as error:
+            print(json.dumps([run.status, type(error.__cause__).__name__]))
+        """,
+    )
+    assert program.report() == ["failed", "ValueError"]
+    assert program.stderr == "nbdist: the run in the background has failed: ValueError: bad batch\n"
+
+
 # ── Session ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 SESSIONS = """

@@ -249,7 +249,8 @@ def test_options_are_spelled_as_they_are_read() -> None:
 def test_the_example_of_every_message_works(option: Option) -> None:
     assert from_keywords(**{option.name: option.example}) != Options()
     if not option.is_switch:
-        example = re.search(r"for example, (.+)\. ", magic_refusal(option.flag) + " ")
+        wrong = option.flag if option.alone is None else f"{option.flag}="
+        example = re.search(r"for example, (.+)\. ", magic_refusal(wrong) + " ")
         assert example is not None
         assert getattr(parse_magic(example[1]), option.name) == getattr(
             from_keywords(**{option.name: option.example}), option.name
@@ -454,8 +455,33 @@ def test_every_completed_value_is_taken() -> None:
         for value in complete(f"{option.flag} "):
             if option.name == "backend" and not dist.is_backend_available(value):
                 continue
-            if not option.is_switch:
+            if not option.is_switch and not value.startswith("--"):
                 parse_magic(f"{option.flag} {value}")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", None),
+        ("--background", ""),
+        ("--background train", "train"),
+        ("--background=train -d 2", "train"),
+        ("--background -d 2", ""),
+        ("-d 2 --background", ""),
+    ],
+)
+def test_the_value_of_an_option_may_be_left_out(line: str, expected: str | None) -> None:
+    assert parse_magic(line).background == expected
+
+
+def test_a_flag_is_never_taken_for_the_value_that_was_left_out() -> None:
+    assert "did you mean --devices" in magic_refusal("--background --devcies 2")
+    assert "--seed" in complete("%%distributed --background --se")
+
+
+@pytest.mark.parametrize(("value", "expected"), [(True, ""), (False, None), (None, None), ("train", "train")])
+def test_background_in_the_python_interface(value: Any, expected: str | None) -> None:
+    assert from_keywords(background=value).background == expected
 
 
 def test_readme_has_the_table_of_options() -> None:

@@ -4,6 +4,7 @@ import sys
 
 if sys.platform == "win32":
     from nbdist.session.elsewhere import (
+        Run,
         Session,
         anything_held,
         debug,
@@ -15,14 +16,16 @@ if sys.platform == "win32":
         session_named,
         shut_down,
         start_session,
+        stop_runs,
         stop_sessions,
         warm_up,
         where_ranks_stand,
     )
 else:
+    from nbdist.session.background import Run, stop_runs
+    from nbdist.session.calls import launch
     from nbdist.session.cells import run_cell
     from nbdist.session.held import anything_held, debug, release
-    from nbdist.session.once import launch
     from nbdist.session.ranks import where_ranks_stand
     from nbdist.session.session import Session
     from nbdist.session.sessions import (
@@ -35,6 +38,7 @@ else:
     from nbdist.start.forkserver import shut_down, warm_up
 
 __all__ = [
+    "Run",
     "Session",
     "anything_held",
     "debug",
@@ -46,6 +50,7 @@ __all__ = [
     "session_named",
     "shut_down",
     "start_session",
+    "stop_runs",
     "stop_sessions",
     "warm_up",
     "where_ranks_stand",

@@ -10,6 +10,7 @@ from typing import Any
 from nbdist.cell import Cell, dotted_imports, unknown_outputs
 from nbdist.errors import OptionError, RunInterrupted
 from nbdist.options import Options
+from nbdist.session.background import begin
 from nbdist.session.once import run_once
 from nbdist.session.sessions import no_such_session, session_named
 from nbdist.values.foreign import call_foreign
@@ -24,17 +25,17 @@ def run_cell(shell: Any, cell: Cell, first_line: str, options: Options, given: C
         given: names of the options that its own line gives.
 
     Returns:
-        The last expression's value, or None where the cell shows none.
+        The last expression's value, or None where the cell shows none. In the background: a `Run`.
 
     Raises:
         OptionError, CellSyntaxError: before anything starts.
         RankFailedError: the cell failed; rank 0's changes are in the notebook all the same.
         KeyboardInterrupt: the run was interrupted.
     """
-    live = session_named(options.name)
+    live = session_named(options.name) if options.background is None else None
     if live is not None:
         options = live.options_for(options, given)
-    elif "name" in given:
+    elif "name" in given and options.background is None:
         raise no_such_session(options.name)
     for option, names in (("--output", options.output or ()), ("--gather", options.gather)):
         known = shell.user_ns.keys() if live is None else live.names | shell.user_ns.keys()
@@ -51,12 +52,18 @@ def run_cell(shell: Any, cell: Cell, first_line: str, options: Options, given: C
     work = CellWork(cell, first_line, number=shell.displayhook.prompt_count)
     know_cell(shell, work.text)
     try:
+        if options.background is not None:
+            return begin(work, options, shell, show_result=cell.has_result, then=partial(_import_here, cell))
         run = partial(run_once, shell=shell, show_result=True) if live is None else live.run_work
         result = run(work, options)
     except RunInterrupted:
         raise
     except KeyboardInterrupt:
         raise RunInterrupted("nothing was started") from None
+    _import_here(cell)
+    return result if cell.has_result else None
+
+
+def _import_here(cell: Cell) -> None:
     for module in dotted_imports(cell):
         call_foreign(partial(importlib.import_module, module))
-    return result if cell.has_result else None

@@ -79,6 +79,14 @@ class Session:
         raise no_such_session(self.options.name)
 
 
+class Run:
+    """None is begun here."""
+
+
+def stop_runs() -> None:
+    """None is up."""
+
+
 def start_session(options: Options) -> Session:
     """Refuse to start ranks.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbdist.errors import RunInterrupted
+from nbdist.errors import RankFailedError, RunInterrupted
 from nbdist.session.ranks import Ranks
 from nbdist.shell import current_shell
 from nbdist.state import RunState
@@ -12,7 +12,7 @@ from nbdist.values.graph import load_error
 from nbdist.values.landing import Landed
 from nbdist.values.twins import Twins
 from nbdist.views.failure import failure_of
-from nbdist.views.screen import Screen
+from nbdist.views.screen import Output
 
 
 class RichValue:
@@ -28,7 +28,7 @@ class RichValue:
         return str(self._data.get("text/plain", ""))
 
 
-def report(landed: Landed, ranks: Ranks, screen: Screen) -> None:
+def report(landed: Landed, ranks: Ranks, screen: Output) -> None:
     """Say what stays behind."""
     for name, reason in landed.lost.items():
         screen.note(f"{name} stays behind: {reason}")
@@ -44,8 +44,13 @@ def raise_failure(state: RunState, ranks: Ranks, twins: Twins) -> None:
     if ranks.interrupted or (state.broken_off and not state.failures):
         raise RunInterrupted(f"all {len(state.ranks)} ranks were stopped")
     if state.failures:
-        logs = ranks.logs
-        folder = str(logs.folder) if logs.folder.exists() and logs.trouble is None else ""
-        error = failure_of(state, folder, whole=current_shell() is None)
+        error = failure_in(state, ranks)
         pickled = error.failures[0].pickled
         raise error from (load_error(pickled, twins) if pickled is not None else None)
+
+
+def failure_in(state: RunState, ranks: Ranks) -> RankFailedError:
+    """What tells of a run's failures."""
+    logs = ranks.logs
+    folder = str(logs.folder) if logs.folder.exists() and logs.trouble is None else ""
+    return failure_of(state, folder, whole=current_shell() is None)

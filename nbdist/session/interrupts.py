@@ -39,11 +39,15 @@ class Interrupts:
         finally:
             signal.signal(signal.SIGINT, before)
 
+    def press(self) -> None:
+        """An interrupt that is no signal; from any thread."""
+        self.count += 1
+        self._note()
+
     def _on_interrupt(self, *_: object) -> None:
         withdrawn, self._withdrawn = self._withdrawn, False
         if not withdrawn:
-            self.count += 1
-            self._note()
+            self.press()
         if self._asking or (self._raised_from is not None and self.count >= self._raised_from):
             self._asking, self._raised_from = False, None
             raise KeyboardInterrupt

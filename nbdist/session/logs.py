@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import TextIO
@@ -32,6 +33,7 @@ class RunLogs:
         self.folder = logs_root() / f"{stamp}-{os.getpid()}-{next(_numbers)}"
         self.trouble: OSError | None = None
         self._files: list[TextIO | None] = [None] * world_size
+        self._lock = threading.Lock()  # who reads has all flushed while the monitor writes
 
     def path(self, rank: int) -> Path:
         """The log file of a rank; it exists once the rank has printed."""
@@ -41,9 +43,16 @@ class RunLogs:
         """Append to a rank's log. A disk that is full or read-only ends the logs, not the run."""
         if self.trouble is None:
             try:
-                self._append(rank, text)
+                with self._lock:
+                    self._append(rank, text)
             except OSError as error:
                 self.trouble = error
+
+    def read(self, rank: int) -> str:
+        """All that a rank has printed until now."""
+        self.flush()
+        path = self.path(rank)
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def _append(self, rank: int, text: str) -> None:
         file = self._files[rank]
@@ -58,11 +67,12 @@ class RunLogs:
 
     def flush(self) -> None:
         """Bring all that was written to the disk."""
-        for file in filter(None, self._files):
-            try:
-                file.flush()
-            except OSError as error:
-                self.trouble = error
+        with self._lock:
+            for file in filter(None, self._files):
+                try:
+                    file.flush()
+                except OSError as error:
+                    self.trouble = error
 
     def close(self) -> None:
         """Close the files; the folder stays."""

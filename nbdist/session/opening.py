@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from nbdist.devices import as_local, crowd_note, resolve, this_machine, usable_cpu_count
+from nbdist.devices import as_local, crowd_note, gpu_of, resolve, this_machine, usable_cpu_count
 from nbdist.messages import Assignment
 from nbdist.options import Options
-from nbdist.session.ranks import Ranks
+from nbdist.session.ranks import Ranks, running
 from nbdist.values.foreign import call_foreign
-from nbdist.views.screen import Screen, is_watched
+from nbdist.views.screen import Output, Screen, is_watched
 from nbdist.views.text import TextView
 
 
@@ -34,6 +34,7 @@ def assignments_for(options: Options) -> list[Assignment]:
             seed=options.seed,
             strategy=options.strategy,
             init=options.init,
+            background=options.background is not None,
             visible_devices=visible,
             chosen_device=chosen[rank],
         )
@@ -47,13 +48,43 @@ def namespace_of(shell: Any) -> dict[str, Any]:
     return namespace
 
 
-def open_ranks(assignments: list[Assignment], options: Options, shell: Any, *, live: bool = False) -> Ranks:
-    """Ranks that are not started yet; whether they are to live on after a failure."""
+def open_ranks(
+    assignments: list[Assignment],
+    options: Options,
+    shell: Any,
+    output: Output | None = None,
+    *,
+    live: bool = False,
+) -> Ranks:
+    """Ranks that are not started yet.
+
+    Args:
+        output: where what they print and show goes; None is the cell that runs.
+        live: whether they are to live on after a failure.
+    """
+    output = output or Screen(shell)
     crowd = crowd_note([assignment.device for assignment in assignments], usable_cpu_count())
     if crowd:
-        Screen(shell).note(crowd)
+        output.note(crowd)
     view = partial(_text_view, batch=not is_watched(shell))
-    return Ranks(assignments, options, Screen(shell), view, live=live)
+    _note_shared(assignments, output)
+    return Ranks(assignments, options, output, view, live=live)
+
+
+def _note_shared(assignments: Iterable[Assignment], output: Output) -> None:
+    """Say where GPUs have ranks already."""
+    taken = {gpu for ranks in running for gpu in _gpus(ranks.assignments)}
+    shared = [gpu for gpu in _gpus(assignments) if gpu in taken]
+    if shared:
+        output.note(
+            f"GPU{'s' if len(shared) > 1 else ''} {', '.join(shared)}: ranks of another run are there too. "
+            "They share the memory and slow each other down; --devices chooses others."
+        )
+
+
+def _gpus(assignments: Iterable[Assignment]) -> list[str]:
+    found = (gpu_of(assignment.device, assignment.visible_devices) for assignment in assignments)
+    return [gpu for gpu in found if gpu is not None]
 
 
 def _text_view(ranks: Sequence[int], logs: Any, folder: str, *, batch: bool) -> TextView:

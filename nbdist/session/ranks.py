@@ -48,7 +48,7 @@ from nbdist.values.landing import Landed, land
 from nbdist.values.memory import open_memory
 from nbdist.values.parcel import unpack
 from nbdist.values.remote import Remote, Unreadable
-from nbdist.views.screen import Screen
+from nbdist.views.screen import Output
 from nbdist.views.text import TextView
 from nbdist.worker.interrupts import Board
 
@@ -86,7 +86,7 @@ class Ranks:
         self,
         assignments: Sequence[Assignment],
         options: Options,
-        screen: Screen,
+        screen: Output,
         view: Callable[[Sequence[int], str, str], TextView],
         *,
         live: bool = False,
@@ -281,16 +281,21 @@ class Ranks:
         return self.interrupts.count > 0
 
     def bring_back(self, lead: int = 0) -> Landed:
-        """Write what the ranks handed over into the notebook, all of it or, on trouble, the readable rest.
+        """Write what the ranks handed over into the notebook, all of it or, on trouble, what is readable: the
+        names, changes and result of the rank `lead`."""
+        return self.land(self.collect(lead), lead)
 
-        Args:
-            lead: the rank whose names, changes and result come back.
-        """
+    def collect(self, lead: int = 0) -> dict[int, dict[str, Any]]:
+        """What the ranks handed over, by rank, as far as it can be read; to be landed while they are up."""
         self._stopping.leave_it()
         # The leading rank's last: it holds what is put together of all ranks' parts.
         ranks = sorted(self._arrived, key=lambda rank: (rank == lead, -rank))
         arrived = {rank: self._read(rank) for rank in ranks if rank in self.state.alive}
         self._twins.shards.clear()
+        return arrived
+
+    def land(self, arrived: Mapping[int, Mapping[str, Any]], lead: int = 0) -> Landed:
+        """Write what was collected into the notebook."""
         values = self.handed_over(lead)
         unbound = values.unbound if values else ()
         with self._users_code():

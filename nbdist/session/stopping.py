@@ -12,7 +12,7 @@ from nbdist.errors import ranks_phrase
 from nbdist.messages import FIRST_RUN
 from nbdist.session.monitor import Monitor
 from nbdist.start.worker import Worker
-from nbdist.views.screen import Screen
+from nbdist.views.screen import Output
 from nbdist.worker.interrupts import Board
 
 # After a rank has raised: how long the others may still fail by themselves, and how long an interrupted
@@ -40,7 +40,7 @@ class Stopping:
     """
 
     def __init__(
-        self, workers: Sequence[Worker], monitor: Monitor, board: Board, screen: Screen, *, live: bool
+        self, workers: Sequence[Worker], monitor: Monitor, board: Board, screen: Output, *, live: bool
     ):
         self._workers = workers
         self._monitor = monitor

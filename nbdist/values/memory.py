@@ -79,6 +79,12 @@ def open_memory(fd: int, size_bytes: int) -> memoryview:
     return memoryview(content_there).cast("B")
 
 
+def same_bytes(one: memoryview, other: memoryview) -> bool:
+    """Compare a piece at a time: a memoryview's own comparison looks at each item singly."""
+    pieces = [slice(at, at + _COMPARE_BYTES) for at in range(0, len(one), _COMPARE_BYTES)]
+    return all(bytes(one[piece]) == bytes(other[piece]) for piece in pieces)
+
+
 class Original:
     """A memory file as it was written, beside a private mapping of it that may have been changed.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from nbdist.values.files import FileKind, HeldFileKind, files_among, layers_belo
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import Buffer, Content, Kind, Spans, attributes_of
 from nbdist.values.kinds import KindCache, kind_of
-from nbdist.values.memory import Original
+from nbdist.values.memory import Original, same_bytes
 from nbdist.values.pages import MemoryWatch
 from nbdist.values.plain import Instance
 from nbdist.values.remote import Remote
@@ -27,7 +27,6 @@ from nbdist.values.shards import Shards, Whole
 from nbdist.values.snapshot import PLAIN, Snapshot
 from nbdist.values.walk import Reached, is_definition, is_notebooks, reached_inside, without_gc
 
-_PIECE_BYTES = 1 << 20
 _SHARDED_ONES = ("_is_param", "_fsdp_flattened")  # attributes that a parameter is given by what shards it
 
 
@@ -314,15 +313,11 @@ class Twins:
     def _compare(self, key: int, found: Changes) -> None:
         obj = self.known[key]
         kind, before = self._before[key]
-        after = call_foreign(partial(kind.content, obj))
-        if isinstance(before, Refusal):
-            same = isinstance(after, Refusal)
-            send = partial(kind.portable, obj)
-        else:
-            same = isinstance(after, Content) and before.same_as(after)
-            send = partial(kind.difference, obj, before)
-        if not same:
-            self._send(key, send, found)
+        if not self._is_as_before(key):
+            give = partial(kind.portable, obj)
+            if isinstance(before, Content):
+                give = partial(kind.difference, obj, before)
+            self._send(key, give, found)
         memory = self._memory.get(key)
         if (
             memory is not None
@@ -331,6 +326,23 @@ class Twins:
             and self._watch.changed(memory)
         ):
             found.memory[key] = memory
+
+    def moved_on(self, keys: Iterable[int]) -> list[int]:
+        """Those of these objects that hold something else than when this was made, their memory apart."""
+        plain = {key for key, _ in self._plain.changed()}
+        return [key for key in keys if key in plain or (key in self._before and not self._is_as_before(key))]
+
+    def _is_as_before(self, key: int) -> bool:
+        kind, before = self._before[key]
+        after = call_foreign(partial(kind.content, self.known[key]))
+        if isinstance(before, Refusal):
+            return isinstance(after, Refusal)
+        return isinstance(after, Content) and before.same_as(after)
+
+    @property
+    def memory(self) -> Mapping[int, Buffer]:
+        """The memory of the objects that have one, by key."""
+        return self._memory
 
     def _send(self, key: int, give: Callable[[], Any], found: Changes) -> None:
         portable = call_foreign(give)
@@ -357,7 +369,7 @@ class Twins:
             raise RuntimeError("it has another size in the notebook by now")
         if isinstance(data, Remote):
             data.read_into(mine, obj)
-        elif _equal(mine.view(), memoryview(data)):
+        elif same_bytes(mine.view(), memoryview(data)):
             return
         else:
             mine.view()[:] = data
@@ -375,12 +387,6 @@ class Twins:
     def unbound(self) -> list[str]:
         """Names that the namespace has lost."""
         return [name for name in self.names if name not in self.namespace]
-
-
-def _equal(mine: memoryview, theirs: memoryview) -> bool:
-    """Compare bytes a piece at a time: a memoryview's own comparison looks at each item singly."""
-    starts = range(0, len(mine), _PIECE_BYTES)
-    return all(bytes(mine[at : at + _PIECE_BYTES]) == bytes(theirs[at : at + _PIECE_BYTES]) for at in starts)
 
 
 def twins_of(found: Reached) -> Twins:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from nbdist.errors import ranks_text
 from nbdist.messages import Asking, Display, Reply
@@ -18,6 +18,19 @@ def is_watched(shell: Any) -> bool:
     if kernel is not None:
         return bool(getattr(kernel, "_allow_stdin", True))
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+class Output(Protocol):
+    """Where a run's text and displays go, and whom it asks."""
+
+    def show(self, items: Sequence[Item]) -> None:
+        """Write items in their order."""
+
+    def note(self, text: str) -> None:
+        """A word of nbdist's own, beside the run's output."""
+
+    def ask(self, question: Asking) -> Reply:
+        """Put a rank's question to the user."""
 
 
 class Screen:

@@ -66,18 +66,23 @@ _aiming = threading.Lock()
 _answered = threading.Event()
 _wake_up = -1
 _stopped: Callable[[], int] = int
+_background = False
 
 
-def install(aim: Callable[[], Callable[[], None]], stopped: Callable[[], int]) -> None:
+def install(
+    aim: Callable[[], Callable[[], None]], stopped: Callable[[], int], *, background: bool = False
+) -> None:
     """Take SIGINT over. Call in the main thread.
 
     Args:
         stopped: the last run that the kernel wants stopped.
+        background: whether only what stands on the board counts: cells of the notebook run beside this rank,
+            and some front ends signal whatever the kernel has started when they stop a cell.
         aim: called in another thread at an interrupt; what it gives frees a main thread that waits in a
             collective, and does nothing if that has come out and moved on meanwhile.
     """
-    global _wake_up, _stopped
-    _stopped = stopped
+    global _wake_up, _stopped, _background
+    _stopped, _background = stopped, background
     _wake_up, wake = os.pipe()
     for end in (_wake_up, wake):
         os.set_blocking(end, False)
@@ -105,8 +110,15 @@ def begin(run: int) -> None:
         _came = True
 
 
+def _counts() -> bool:
+    """Whether a SIGINT that has come is to be answered."""
+    return not _background or _stopped() == _run
+
+
 def _on_interrupt(*_: object) -> None:
     global _came
+    if not _counts():
+        return
     _came = True
     _answered.set()
     if _listening:
@@ -126,7 +138,7 @@ def _watch(aim: Callable[[], Callable[[], None]]) -> None:
         select.select([_wake_up], [], [])
         with _aiming:
             run, answered = _run, _answered
-            wanted = signal.SIGINT in _signals() and _listening
+            wanted = signal.SIGINT in _signals() and _listening and _counts()
         if not wanted:
             continue
         free = aim()

@@ -82,7 +82,8 @@ class Rank:
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
         board = interrupts.Board(self._assignment.scratch)
-        interrupts.install(self._aim, partial(board.stopped, self._assignment.rank))
+        stopped = partial(board.stopped, self._assignment.rank)
+        interrupts.install(self._aim, stopped, background=self._assignment.background)
         interrupts.begin(FIRST_RUN)
         replace_streams(self._outbox)
         keep_order(self._outbox)

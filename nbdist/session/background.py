@@ -1,0 +1,311 @@
+"""Runs that nobody waits for: cells of the notebook run beside them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from nbdist.errors import OptionError, RankFailedError, RunInterrupted, SessionError
+from nbdist.options import Options
+from nbdist.session.between import BetweenCells
+from nbdist.session.ending import RichValue, failure_in, raise_failure, report
+from nbdist.session.once import OneShot
+from nbdist.session.opening import namespace_of, note_needed
+from nbdist.state import RunState
+from nbdist.values.since import Since
+from nbdist.views.panel import Panel, panel_for
+from nbdist.views.screen import is_watched
+from nbdist.worker.work import Work
+
+_runs: list[Run] = []
+"""All that hold ranks, the oldest first."""
+
+
+class LogText(str):
+    """A rank's log: text that a notebook shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Run:
+    """Ranks at work in the background: of ``%%distributed --background`` or ``launch(background=True)``.
+
+    What rank 0 changed is written into the notebook when the run is waited for; else as soon as it has ended
+    and no cell runs, unless the notebook has bound or changed the same meanwhile. In a program without a
+    notebook, when it is waited for.
+
+    Example:
+        >>> run = nbdist.launch(train, model, devices=2, background=True)
+        >>> run.status
+        'running'
+        >>> run.wait()
+        0.93
+    """
+
+    def __init__(
+        self,
+        one: OneShot,
+        panel: Panel,
+        name: str,
+        shell: Any,
+        *,
+        show_result: bool,
+        then: Callable[[], None],
+    ):
+        self._one: OneShot | None = one
+        self._panel = panel
+        self._name = name
+        self._show_result = show_result
+        self._then = then
+        self._logs = one.ranks.logs
+        self._world_size = len(one.ranks.assignments)
+        self._since: Since | None = Since(one.twins)
+        self._lock = threading.RLock()
+        self._settled = threading.Event()
+        self._state: RunState | None = None
+        self._arrived: dict[int, dict[str, Any]] | None = None
+        self._status = ""
+        self._error: BaseException | None = None
+        self._result: Any = None
+        self._between = BetweenCells(shell, self._bind_unasked)
+        self._thread = threading.Thread(target=self._follow, name="nbdist-run", daemon=True)
+
+    # What the user has of it
+
+    @property
+    def status(self) -> str:
+        """``running``, ``finished``, ``failed``, ``interrupted`` (by `interrupt`) or ``stopped``."""
+        if self._status or not self._settled.is_set():
+            return self._status or "running"
+        one, state = self._one, self._state
+        if one is None or state is None or state.failures:
+            return self._status or "failed"
+        return "interrupted" if one.ranks.interrupted or state.broken_off else "finished"
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait until the run has ended, and write what it changed into the notebook.
+
+        Args:
+            timeout: the longest wait, in seconds.
+
+        Returns:
+            Rank 0's result: the cell's last value, or the function's return value.
+
+        Raises:
+            RankFailedError: it failed on a rank.
+            KeyboardInterrupt: it was interrupted or stopped; or the wait was, and the run goes on.
+            TimeoutError: it has not ended in time, and goes on.
+            SessionError: this is not the main thread, which alone writes into the notebook.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise SessionError(
+                "A run is waited for in the main thread, which alone writes into the notebook. "
+                "Elsewhere ask for `run.status`."
+            )
+        try:
+            has_ended = self._settled.wait(timeout)
+        except KeyboardInterrupt:
+            raise RunInterrupted("nobody waits any more; the run goes on, run.interrupt() ends it") from None
+        if not has_ended:
+            raise TimeoutError(f"the run has not ended within {timeout:g} s; it goes on")
+        self._bind(asked=True)
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        return self._result
+
+    @property
+    def result(self) -> Any:
+        """What `wait` gives: it waits, too."""
+        return self.wait()
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the ranks, as the stop button does for a cell that is waited for: what
+        rank 0 had changed comes back. A second time: end them at once."""
+        one = self._one
+        if one is not None and not self._settled.is_set():
+            one.ranks.interrupts.press()
+
+    def stop(self) -> None:
+        """End the ranks at once and drop what they have done, as far as it is not in the notebook."""
+        one = self._one
+        if one is None:
+            return
+        if not self._settled.is_set():
+            one.ranks.interrupts.press()
+            one.ranks.interrupts.press()
+        self._settled.wait()
+        with self._lock:
+            if self._one is not None:
+                self._error = RunInterrupted("the run was stopped; nothing of it is in the notebook")
+                self._close(self._one, "stopped")
+
+    def logs(self, rank: int = 0) -> str:
+        """All that a rank has printed until now.
+
+        Raises:
+            OptionError: there is no such rank.
+        """
+        if rank not in range(self._world_size):
+            raise OptionError(f"logs({rank!r}): no such rank. Allowed: 0 to {self._world_size - 1}.")
+        return LogText(self._logs.read(rank))
+
+    def __repr__(self) -> str:
+        name = f" {self._name}" if self._name else ""
+        return f"<nbdist.Run{name} on {_ranks(self._world_size)}: {self.status}>"
+
+    def _ipython_display_(self) -> None:
+        if not self._panel.show_here():
+            raise NotImplementedError  # IPython shows the text then
+
+    # How it goes
+
+    def _begin(self, *, waits: bool) -> None:
+        _runs.append(self)
+        atexit.register(stop_runs)
+        self._panel.open(
+            f"{self._name or 'background run'}, {_ranks(self._world_size)}", str(self._logs.folder)
+        )
+        if waits:
+            self._follow()
+        else:
+            self._thread.start()
+
+    def _follow(self) -> None:
+        """Until the ranks have ended their work: in a thread of its own, or where the cell waits."""
+        assert self._one is not None
+        ranks = self._one.ranks
+        try:
+            state = self._state = self._one.follow()
+            if state.failures and not ranks.interrupted:
+                self._panel.fail(failure_in(state, ranks))
+            self._panel.tell("ended; what it changed is bound when no cell runs")
+        except BaseException as error:  # noqa: BLE001  a fault of nbdist's: `wait` raises it
+            self._error = error
+        finally:
+            self._settled.set()
+            self._between.ask()
+
+    def _bind_unasked(self) -> None:
+        self._bind(asked=False)
+
+    def _bind(self, *, asked: bool) -> None:
+        """Write into the notebook what rank 0 changed, unless that needs to be asked for first."""
+        with self._lock:
+            one = self._one
+            if one is None:
+                return
+            is_over = True
+            with one.ranks.interrupts.answered():
+                try:
+                    if self._state is not None:
+                        is_over = self._land(one, self._state, asked=asked)
+                finally:
+                    if is_over:
+                        self._close(one, self.status)
+
+    def _land(self, one: OneShot, state: RunState, *, asked: bool) -> bool:
+        """Whether it was done."""
+        ranks = one.ranks
+        if self._arrived is None:
+            self._arrived = ranks.collect()
+            # The notebook has its own working folder, random states and settings, and has gone on with them.
+            own = self._arrived.get(0, {})
+            self._arrived[0] = {key: value for key, value in own.items() if not key.startswith("around:")}
+        if not asked:
+            assert self._since is not None
+            values = ranks.handed_over(0)
+            conflicts = self._since.conflicts(self._arrived[0], values.unbound if values else ())
+            if conflicts:
+                self._ask(conflicts)
+                return False
+        landed = ranks.land(self._arrived)
+        data = ranks.result_data()
+        note_needed(ranks.imported())
+        report(landed, ranks, self._panel)
+        self._result = RichValue(data) if data is not None and self._show_result else landed.result
+        self._then()
+        try:
+            raise_failure(state, ranks, one.twins)
+        except (RankFailedError, RunInterrupted) as error:
+            self._error = error
+        return True
+
+    def _ask(self, names: list[str]) -> None:
+        run = self._name or "run"
+        they, them = ("have", "them") if len(names) > 1 else ("has", "it")
+        self._panel.note(
+            f"{', '.join(names)} {they} been bound or changed in the notebook since this run began, and what "
+            f"the run changed waits: {run}.wait() writes it over {them}, {run}.stop() drops it."
+        )
+        self._panel.tell("ended; what it changed is not bound")
+
+    def _close(self, one: OneShot, status: str) -> None:
+        """Give all back."""
+        self._status = status
+        self._one = self._since = self._arrived = None
+        one.end(failed=False)
+        if self._thread.is_alive():
+            self._thread.join()
+        self._between.close()
+        self._panel.tell(status)
+        self._panel.close()
+        _runs.remove(self)
+        if not _runs:
+            atexit.unregister(stop_runs)
+
+
+def begin(
+    work: Work,
+    options: Options,
+    shell: Any,
+    *,
+    show_result: bool,
+    then: Callable[[], None] = lambda: None,
+) -> Run:
+    """Start ranks for one piece of work and return at once; in a batch run, when it has ended.
+
+    Args:
+        show_result: as of `run_once`.
+        then: called when what the work changed has been written into the notebook.
+    """
+    if options.hold:
+        raise OptionError(
+            "--hold: the ranks of a run in the background are not kept after a failure. "
+            "Leave out --hold, or --background."
+        )
+    name = options.background or ""
+    # A batch run takes the notebook as a program: what comes after this cell may need what it does.
+    waits = shell is not None and not is_watched(shell)
+    panel = panel_for(shell, waits=waits)
+    one = OneShot(work, options, shell, panel)
+    with one.ranks.interrupts.answered(), contextlib.ExitStack() as undo:
+        one.start()
+        undo.callback(one.ranks.stop)
+        if one.ranks.interrupted:
+            raise RunInterrupted("the run was stopped before it had begun")
+        run = Run(one, panel, name, shell, show_result=show_result, then=then)
+        if name:
+            namespace_of(shell)[name] = run
+        undo.pop_all()
+        run._begin(waits=waits)
+    if waits:
+        run.wait()
+    return run
+
+
+def stop_runs() -> bool:
+    """End all runs in the background; whether there were any."""
+    runs = list(_runs)
+    for run in runs:
+        run.stop()
+    return bool(runs)
+
+
+def _ranks(world_size: int) -> str:
+    return f"{world_size} rank{'s' if world_size > 1 else ''}"

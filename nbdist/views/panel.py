@@ -1,0 +1,216 @@
+"""Where a run in the background is seen: a display of its own under the cell that began it.
+
+What a thread prints or displays lands in whatever cell ran last. An update of a display goes to where that
+stands. So all that comes of the run is one display, written anew; a thread of its own does that, at most some
+times a second, and nobody else waits for a front end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from nbdist.errors import RankFailedError
+from nbdist.forksafety import fork_gate
+from nbdist.messages import Asking, Reply
+from nbdist.views.html import tail_html, text_html
+from nbdist.views.items import Item, Stream
+from nbdist.views.screen import Output, Screen
+from nbdist.views.tail import Tail
+
+_EVERY_S = 0.25
+_BYTES_PER_S = 1_000_000  # of a panel with many figures
+_FRAME = "border-left:3px solid rgba(128,128,128,0.5);padding-left:8px"
+# Not too high, and scrolled to its end: in a column that goes upwards that is where one begins.
+_SCROLLED = "max-height:36em;overflow-y:auto;display:flex;flex-direction:column-reverse"
+
+
+class Panel(Output, Protocol):
+    """The output of a run that cells run beside."""
+
+    def open(self, title: str, where: str) -> None:
+        """The run has begun.
+
+        Args:
+            title: what it is called, the same at each repetition.
+            where: the folder of its logs.
+        """
+
+    def tell(self, state: str) -> None:
+        """What the run does now, in a word or two."""
+
+    def fail(self, error: RankFailedError) -> None:
+        """The run has failed."""
+
+    def close(self) -> None:
+        """The last word has been said; returns when it is seen."""
+
+    def show_here(self) -> bool:
+        """Show it in the cell that runs, where it does not stand already; False where it cannot be shown."""
+
+
+def panel_for(shell: Any, *, waits: bool) -> Panel:
+    """The panel that this front end can show.
+
+    Args:
+        waits: whether the cell waits for the run: then it is the panel.
+    """
+    if waits:
+        return CellPanel(shell)
+    return DisplayPanel(shell) if hasattr(shell, "kernel") else TerminalPanel(None)
+
+
+class DisplayPanel:
+    """A notebook's: one display, updated."""
+
+    def __init__(self, shell: Any):
+        self._shell = shell
+        self._title = self._where = ""
+        self._state = "running"
+        self._tail = Tail()
+        self._id = uuid.uuid4().hex
+        self._parent: Any = None
+        self._changed = threading.Condition()
+        self._is_due = self._is_closed = False
+        self._writer = threading.Thread(target=self._write_all, name="nbdist-panel", daemon=True)
+
+    def open(self, title: str, where: str) -> None:
+        """See `Panel`."""
+        self._title, self._where = title, where
+        self._parent = self._shell.display_pub.parent_header
+        self._publish(update=False)
+        self._writer.start()
+
+    def show(self, items: Sequence[Item]) -> None:
+        """See `Output`."""
+        with self._change():
+            self._tail.add(items)
+
+    def note(self, text: str) -> None:
+        """See `Output`."""
+        self.show([Stream("stderr", f"nbdist: {text}\n")])
+
+    def ask(self, question: Asking) -> Reply:
+        """See `Output`: nobody is asked."""
+        return _refusal(question)
+
+    def tell(self, state: str) -> None:
+        """See `Panel`."""
+        with self._change():
+            self._state = state
+
+    def fail(self, error: RankFailedError) -> None:
+        """See `Panel`: as a cell would show it."""
+        self.show([Stream("stderr", "\n".join([*error._render_traceback_(), ""]))])
+
+    def show_here(self) -> bool:
+        """See `Panel`."""
+        if self._shell.display_pub.parent_header != self._parent:
+            self._publish(update=False)
+        return True
+
+    def close(self) -> None:
+        """See `Panel`."""
+        with self._change():
+            self._is_closed = True
+        self._writer.join()
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        with self._changed:
+            yield
+            self._is_due = True
+            self._changed.notify_all()
+
+    def _write_all(self) -> None:
+        with self._in_its_cell():
+            is_closed = False
+            while not is_closed:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_due)
+                    self._is_due, is_closed = False, self._is_closed
+                size = self._publish(update=True)
+                if not is_closed:
+                    with self._changed:
+                        pause_s = max(_EVERY_S, size / _BYTES_PER_S)
+                        self._changed.wait_for(lambda: self._is_closed, pause_s)
+
+    @contextlib.contextmanager
+    def _in_its_cell(self) -> Iterator[None]:
+        """What this thread sends belongs to the cell that began the run, where ipykernel can say so."""
+        publisher = self._shell.display_pub
+        if not hasattr(publisher, "set_thread_parent"):
+            yield
+            return
+        token = publisher.set_thread_parent(self._parent)
+        try:
+            yield
+        finally:
+            publisher.reset_thread_parent(token)
+
+    def _publish(self, *, update: bool) -> int:
+        """Show what there is now; its size in bytes."""
+        with self._changed:
+            data = self._data()
+        with fork_gate:
+            publisher = self._shell.display_pub
+            publisher.publish(data=data, metadata={}, transient={"display_id": self._id}, update=update)
+        return len(data["text/html"])
+
+    def _data(self) -> dict[str, str]:
+        head = f"<b>{html.escape(self._title)}</b>: {text_html(self._state)}"
+        body = f'<div style="{_SCROLLED}"><div>\n{tail_html(self._tail, self._where)}\n</div></div>'
+        return {
+            "text/html": f'<div style="{_FRAME}">\n<div>{head}</div>\n{body}\n</div>',
+            "text/plain": f"{self._title}: {self._state}",
+        }
+
+
+class CellPanel(Screen):
+    """The cell itself, which shows the run as any other."""
+
+    def open(self, title: str, where: str) -> None:
+        """See `Panel`."""
+
+    def tell(self, state: str) -> None:
+        """See `Panel`."""
+
+    def fail(self, error: RankFailedError) -> None:
+        """See `Panel`: it is raised."""
+
+    def show_here(self) -> bool:
+        """See `Panel`."""
+        return False
+
+    def close(self) -> None:
+        """See `Panel`."""
+
+    def ask(self, question: Asking) -> Reply:
+        """See `Output`: nobody is asked."""
+        return _refusal(question)
+
+
+class TerminalPanel(CellPanel):
+    """Where there is no notebook: text, printed by another thread as it comes."""
+
+    def fail(self, error: RankFailedError) -> None:
+        """See `Panel`: who waits for the run is told all."""
+        self.note(f"the run in the background has failed: {error.failures[0].summary}")
+
+    def _write(self, name: str, text: str) -> None:
+        with fork_gate:
+            super()._write(name, text)
+
+
+def _refusal(question: Asking) -> Reply:
+    call = "getpass" if question.secret else "input"
+    return Reply(
+        error=RuntimeError(
+            f"{call}(): a run in the background cannot ask. Ask before it begins, in a cell of the notebook, "
+            "or run it without --background."
+        )
+    )
