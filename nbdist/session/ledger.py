@@ -86,6 +86,7 @@ class Ledger:
         self._around = _surroundings()
         self._newer: dict[int, int] = {}
         self._rebound: set[str] = set()
+        self._made: dict[str, set[int]] = {}  # keys of rank 0's by the names that lead to them
         self._dropped: set[int] = set()
         self._taken = True
         self.kept: dict[str, str] = {}
@@ -205,7 +206,10 @@ class Ledger:
             key: _version(self._twins.known[key]) for key in values.newer if key not in self._newer
         }
         self._seen |= {name: namespace.get(name, _MISSING) for name in (*landed.names, *values.kept)}
-        self._around = _surroundings()
+        for key in landed.twins:
+            self._made.setdefault(landed.labels.get(key, ""), set()).add(key)
+        if landed.around:
+            self._around = _surroundings()
 
     def bound_by(self, names: Iterable[str], ranks: Collection[int] | None) -> None:
         """Names that ranks have bound: all of them, or some, and others get them before they read them."""
@@ -307,7 +311,7 @@ class Ledger:
 
     def _drop_ranks_own(self, name: str) -> None:
         """Objects that rank 0 made under a name that is bound to others now."""
-        own = {key for key, label in self._twins.labels.items() if key < 0 and label == name}
+        own = self._made.pop(name, set())
         self._twins.drop(own)
         self._dropped |= own
 
@@ -332,6 +336,7 @@ class Ledger:
         gone = {key for key in self._twins.known if id(self._twins.known[key]) not in held}
         self._twins.drop(gone)
         self._dropped |= gone
+        self._made = {name: keys - gone for name, keys in self._made.items()}
         self._forget_newer(gone)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Hashable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,9 +20,15 @@ def read_settings() -> dict[str, Any]:
     return {
         f"{owner}.{name}": value
         for owner, configurable in _configurables()
-        for name, value in configurable.trait_values(config=True).items()
-        if _is_plain(value)
+        for name in _settings_of(type(configurable))  # type: ignore[arg-type]
+        if _is_plain(value := getattr(configurable, name))
     }
+
+
+@functools.cache
+def _settings_of(cls: Hashable) -> tuple[str, ...]:
+    """Names of what can be configured of a class's objects; traitlets looks through all traits for it."""
+    return tuple(cls.class_trait_names(config=True))  # type: ignore[attr-defined]
 
 
 def write_settings(changed: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ class Landed:
         names: names that were bound.
         gathered: for each gathered name the values of the ranks that sent one, by rank.
         lost: what stays behind, with the reason.
+        around: titles of what was changed around the names.
         written: keys of the notebook's objects whose new content came.
         twins: new objects by rank 0's keys.
         labels: by those keys the names that lead to them.
@@ -31,6 +32,7 @@ class Landed:
     names: list[str] = field(default_factory=list)
     gathered: dict[str, dict[int, Any]] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+    around: set[str] = field(default_factory=set)
     written: set[int] = field(default_factory=set)
     twins: dict[int, Any] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)
@@ -92,6 +94,7 @@ def _land_around(arrived: Mapping[str, Any], landed: Landed) -> None:
             done = call_foreign(partial(write, title, value))
             if isinstance(done, Refusal):
                 landed.lost[title] = done.reason
+            landed.around.add(title)
 
 
 def _land_gathered(
