@@ -131,7 +131,7 @@ class Ledger:
             os.close(packed.fd)
             raise
         written = changes.contents.keys() | changes.memory.keys()
-        labels = {self._twins.labels[key] for key in written}
+        labels = {found.labels.get(key, self._twins.labels[key]) for key in written}
         return News(
             message=self._message(packed.parcel, work_parcel),
             fds=(packed.fd, work_fd),
@@ -283,7 +283,7 @@ class Ledger:
         twins.renew(both)  # said once
         both |= {key for key in unlike if _version(twins.known[key]) != self._newer[key]}
         self._newer |= {key: _version(twins.known[key]) for key in both}
-        apart = {twins.labels[key] for key in both}
+        apart = {found.labels.get(key, twins.labels[key]) for key in both}
         for name in found.left_out & namespace.keys():
             if self._seen.get(name, _MISSING) is not namespace[name]:
                 apart.add(name)
