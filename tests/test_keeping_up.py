@@ -175,6 +175,17 @@ def test_what_cannot_be_sent_is_named_and_the_session_lives_on(live: NotebookKer
     assert live.run("%%distributed\nprint(rate())").check().stdout == "0.1\n"
 
 
+def test_a_change_that_cannot_be_sent_is_named_once(kernel: NotebookKernel) -> None:
+    kernel.run("steps = (i for i in range(9))").check()
+    kernel.run("%distributed start --devices 2 --start-method fork").check()
+    kernel.run("next(steps), next(steps)").check()
+    run = kernel.run("%%distributed\nnext(steps)").check()
+    assert run.result == {"text/plain": "0"}
+    assert said(run, "steps has changed in the notebook; the ranks have it as it was: ")
+    assert kernel.run("%%distributed\nprint('on')").check().stderr == ""
+    kernel.run("%distributed stop").check()
+
+
 def test_what_cannot_travel_lives_on_the_ranks(live: NotebookKernel) -> None:
     run = live.run("%%distributed\nimport threading\nlock = threading.Lock()").check()
     assert said(run, "on the ranks only: ").startswith("lock (lock, ")

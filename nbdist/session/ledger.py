@@ -48,6 +48,7 @@ class News:
         around: the notebook's surroundings.
         told: names, for the user: their values are on the way.
         apart: names that both sides have changed.
+        unsent: why the new content of what names lead to cannot be sent, by name.
     """
 
     message: Run
@@ -59,6 +60,7 @@ class News:
     around: Surroundings
     told: tuple[str, ...]
     apart: tuple[str, ...]
+    unsent: Mapping[str, str]
 
     def close(self) -> None:
         """Give the memory files back."""
@@ -142,7 +144,15 @@ class Ledger:
             around=around,
             told=tuple(sorted(name for name in names | labels if not self._is_module(name))),
             apart=apart,
+            unsent=self._unsent(changes, found),
         )
+
+    def _unsent(self, changes: Changes, found: Reached) -> dict[str, str]:
+        """What has changed and cannot be sent; it is said once."""
+        keys = changes.refused.keys() - self._newer.keys()
+        self._twins.renew(keys)
+        labels = {key: found.labels.get(key, self._twins.labels[key]) for key in keys}
+        return {labels[key]: changes.refused[key] for key in sorted(keys)}
 
     def _written(self, changes: Changes) -> dict[str, Any]:
         return {

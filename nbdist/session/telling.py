@@ -15,6 +15,8 @@ def of_news(news: News, *, quiet: bool) -> Iterator[str]:
             f"{', '.join(news.apart)}: changed in the notebook and on the ranks; the ranks keep theirs. "
             f"%distributed push {','.join(news.apart)} sends the notebook's, pull brings the ranks'."
         )
+    for name, reason in news.unsent.items():
+        yield f"{name} has changed in the notebook; the ranks have it as it was: {reason}"
     if news.told and not quiet:
         yield f"sent to the ranks: {', '.join(news.told)}"
 
