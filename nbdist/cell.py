@@ -216,6 +216,23 @@ def _names_in_magics(tree: ast.Module) -> Iterator[str]:
                         yield from _identifiers(argument.value)
 
 
+def evaluated(cell: Cell) -> frozenset[str]:
+    """Words of a cell's strings that could be names, where it evaluates text.
+
+    Example:
+        >>> sorted(evaluated(parse_cell("frame.query('x > @limit')")))
+        ['limit', 'x']
+    """
+    if not _EVALUATES.search(cell.source):
+        return frozenset()
+    strings = (text for quote in _STRING.findall(cell.source) for text in quote)
+    return frozenset(name for text in strings for name in _identifiers(text))
+
+
+_EVALUATES = re.compile(r"\b(exec|eval|query|run_cell|run_line_magic)\s*\(")
+_STRING = re.compile(r"'([^'\\]*(?:\\.[^'\\]*)*)'|\"([^\"\\]*(?:\\.[^\"\\]*)*)\"", re.DOTALL)
+
+
 def _identifiers(text: str) -> Iterator[str]:
     for word in re.findall(r"[^\W\d]\w*", text):
         name = unicodedata.normalize("NFKC", word)  # as Python's own parser does

@@ -65,14 +65,15 @@ class Values:
         imported: parts of torch that the rank had to import by itself.
         names: of rank 0 in a live session: all that its work has bound until now.
         kept: names that the work bound and that live on the rank alone, with what they are.
-        newer: keys of the notebook's objects whose new content stays on the rank.
-        names: of rank 0 in a live session: all that its work has bound until now.
+        changed: names that lead to objects of the notebook whose changes stay there, with what they are.
+        newer: keys of those objects.
     """
 
     parcel: Parcel
     unbound: tuple[str, ...] = ()
     lost: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
+    changed: Mapping[str, str] = field(default_factory=dict)
     newer: tuple[int, ...] = ()
     result_data: Mapping[str, Any] | None = None
     imported: tuple[str, ...] = ()

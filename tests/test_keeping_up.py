@@ -241,3 +241,56 @@ def test_a_session_in_python(kernel: NotebookKernel) -> None:
         "pull('absent'): rank 0 has no absent.",
         "pull(rank=5): there are ranks 0 to 1.",
     ]
+
+
+def test_memory_that_several_names_share(live: NotebookKernel) -> None:
+    live.run("whole = torch.zeros(8)\nhead, again = whole[:4], whole.view(8)").check()
+    live.run("%%distributed\nwhole, head, again").check()
+    live.run("whole += 1").check()
+    run = live.run("%%distributed\nprint(head.tolist())\nagain += 5").check()
+    assert run.stdout == "[1.0, 1.0, 1.0, 1.0]\n"
+    assert live.value("(whole.tolist(), head.tolist())") == ([6.0] * 8, [6.0] * 4)
+    run = live.run("%%distributed\nprint(whole.sum().item(), head.sum().item())").check()
+    assert (run.stdout, run.stderr) == ("48.0 24.0\n", "")
+
+
+def test_tensors_that_the_ranks_made_inside_new_values(live: NotebookKernel) -> None:
+    live.run("%%distributed\nparts = {'a': torch.ones(3) * rank}").check()
+    live.run("box = [parts, parts['a']]").check()
+    run = live.run("%%distributed\nprint(box[0]['a'] is box[1], box[1].tolist())").check()
+    assert run.stdout == "True [0.0, 0.0, 0.0]\n"
+    live.run("%distributed push parts").check()
+    run = live.run("%%distributed\nprint(parts['a'].tolist())").check()
+    assert run.stdout == "[0.0, 0.0, 0.0]\n"
+
+
+def test_push_undoes_what_any_rank_has_changed(live: NotebookKernel) -> None:
+    live.run("%%distributed\nif rank == 1:\n    cfg['lr'] = 9\n    small.weight.data.zero_()").check()
+    live.run("%distributed push cfg small").check()
+    run = live.run("%%distributed\nprint(cfg['lr'], small.weight.abs().sum().item() > 0)").check()
+    assert run.stdout == "0.1 True\n"
+
+
+def test_a_model_made_anew_replaces_the_ranks_own_with_its_optimizer(live: NotebookKernel) -> None:
+    train = "%%distributed\nlarge(torch.ones(2, 800)).sum().backward()\nadam.step()"
+    live.run("adam = torch.optim.SGD(large.parameters(), lr=0.1)").check()
+    live.run(train).check()
+    live.run("large = torch.nn.Linear(800, 800)\nadam = torch.optim.SGD(large.parameters(), lr=0.1)").check()
+    run = live.run("%%distributed\nprint(adam.param_groups[0]['params'][0] is large.weight)").check()
+    assert run.stdout == "True\n"
+    assert said(run, "sent to the ranks: ") == "adam, large"
+
+
+def test_a_name_stays_wrapped_where_the_ranks_have_wrapped_it(live: NotebookKernel) -> None:
+    live.run("%%distributed\nwrapped = torch.nn.parallel.DistributedDataParallel(small)").check()
+    assert live.value("wrapped is small") is True
+    live.run("%distributed push wrapped").check()
+    run = live.run("%%distributed\nprint(type(wrapped).__name__, wrapped.module is small)").check()
+    assert run.stdout == "DistributedDataParallel True\n"
+
+
+def test_names_in_text_that_a_cell_evaluates(live: NotebookKernel) -> None:
+    live.run("limit = 1").check()
+    live.run("%%distributed\nlimit").check()
+    live.run("limit = 7").check()
+    assert live.run("%%distributed\nprint(eval('limit'))").check().stdout == "7\n"

@@ -12,18 +12,21 @@ import types
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nbdist.errors import SessionError
 from nbdist.messages import Parcel, Run, Values
+from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import Buffer
 from nbdist.values.kinds import kind_of
 from nbdist.values.landing import Landed
 from nbdist.values.parcel import Echo, pack
 from nbdist.values.reasons import explain
 from nbdist.values.size import described
+from nbdist.values.snapshot import Changes
 from nbdist.values.surroundings import RANDOM, Surroundings, difference, surroundings
-from nbdist.values.twins import Changes, Twins
+from nbdist.values.twins import Twins
 from nbdist.values.walk import Reached, reached
 from nbdist.worker.sources import sources_of
 from nbdist.worker.work import SHELLS_OWN, Wanted, Work
@@ -88,6 +91,7 @@ class Ledger:
         self._around = _surroundings()
         self._newer: dict[int, int] = {}
         self._rebound: set[str] = set()
+        self._ranks_own: set[str] = set()
         self._made: dict[str, set[int]] = {}  # keys of rank 0's by the names that lead to them
         self._dropped: set[int] = set()
         self._taken = True
@@ -186,6 +190,7 @@ class Ledger:
         for name in (*news.names, *news.missing):
             self._bound_by.pop(name, None)
         self.kept = {name: what for name, what in self.kept.items() if name not in news.names}
+        self._ranks_own -= news.names
         self._forget_newer(news.written)
         self._dropped = set()
         self._taken = False
@@ -206,12 +211,14 @@ class Ledger:
         for name in (*landed.names, *values.unbound):
             self._drop_ranks_own(name)
             self.kept.pop(name, None)
+            self._ranks_own.discard(name)
         self._rebound |= self._seen.keys() & {*landed.names, *values.unbound}
         self._seen = {name: value for name, value in self._seen.items() if name not in values.unbound}
         self._forget_newer(landed.written)
         self._twins.renew(landed.written)
         self._twins.adopt(landed.twins, landed.labels, rebuilt=True)
-        self.kept |= values.kept
+        self.kept |= {**values.kept, **values.changed}
+        self._ranks_own |= values.kept.keys()
         self._newer |= {
             key: _version(self._twins.known[key]) for key in values.newer if key not in self._newer
         }
@@ -240,6 +247,7 @@ class Ledger:
             self._seen[name] = namespace.get(name, _MISSING)
             if self._seen[name] is not value:
                 self.kept[name] = described(value)
+                self._ranks_own.add(name)
 
     def _forget_newer(self, keys: AbstractSet[int]) -> None:
         """Both sides have the same again."""
@@ -247,14 +255,9 @@ class Ledger:
 
     def _found(self, work: Work, wanted: Wanted, push: frozenset[str]) -> Reached:
         """What the work may reach; what the ranks have of their own leads nowhere here."""
-        roots = {*work.reads, *(wanted.output or ()), *wanted.gather, *push} - SHELLS_OWN
-        own = {name for name in self.kept if self._is_ranks_own(name)} - push
+        roots = {*work.reads, *work.mentions, *(wanted.output or ()), *wanted.gather, *push} - SHELLS_OWN
+        own = self._ranks_own - push
         return reached(self._twins.namespace, roots, work.objects, without=own)
-
-    def _is_ranks_own(self, name: str) -> bool:
-        """Whether the ranks have bound it; else only its content is newer there."""
-        seen = self._seen.get(name, _MISSING)
-        return id(seen) not in self._twins.known
 
     def _names(self, found: Reached, changes: Changes, push: frozenset[str]) -> set[str]:
         """Names to be bound on the ranks."""
@@ -281,9 +284,11 @@ class Ledger:
             key for key in newer & found.objects.keys() if _memory_bytes(twins.known[key]) > _LARGE_BYTES
         }
         changes = twins.changes(found.objects.keys() - unlike)
-        for key in self._newer.keys() & pushed.keys():
-            changes.contents[key] = kind_of(twins.known[key]).portable(twins.known[key])
-            memory = kind_of(twins.known[key]).memory(twins.known[key])
+        for key in twins.known.keys() & pushed.keys():  # whatever any rank has made of them
+            content = call_foreign(partial(kind_of(pushed[key]).portable, pushed[key]))
+            memory = kind_of(pushed[key]).memory(pushed[key])
+            if not isinstance(content, Refusal):
+                changes.contents[key] = content
             if isinstance(memory, Buffer):
                 changes.memory[key] = memory
         both = (changes.contents.keys() | changes.memory.keys()) & newer
@@ -304,7 +309,7 @@ class Ledger:
         """What the work reads must be there; what it assigns by itself may be missing."""
         for key, why in lost.items():
             kind, _, name = key.partition(":")
-            if kind == "name" and name in names and name in work.assigns:
+            if kind == "missing" or (kind == "name" and name in names and self._may_lack(name, work)):
                 continue
             if kind == "missing":  # only some ranks lack it: one that reads it says so
                 continue
@@ -315,6 +320,10 @@ class Ledger:
                 f"{name} cannot be sent to the ranks, and the cell or a function that it calls reads it: "
                 f"{reason}. Make {name} in a cell on the ranks."
             )
+
+    def _may_lack(self, name: str, work: Work) -> bool:
+        """Whether the work can do without: it assigns the name, or some text in it mentions it."""
+        return name in work.assigns or (name in work.mentions and name not in work.reads)
 
     def _is_module(self, name: str) -> bool:
         return isinstance(self._twins.namespace.get(name), types.ModuleType)

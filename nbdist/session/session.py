@@ -288,9 +288,15 @@ class Session:
         with self._running().interrupts.answered():
             self._do(NoWork(), Wanted(live=True, output=()), self._options, push=names)
 
-    def bring_names(self, *names: str, rank: int = 0) -> None:
+    def bring_names(self, *names: str, rank: int | None = None) -> None:
         """Bring a rank's values of names into the notebook, however large they are: what the notebook had is
-        changed in place, if it is rank 0's. Another rank may have died."""
+        changed in place, if it is rank 0's. Another rank may have died.
+
+        Args:
+            rank: None for the first that lives.
+        """
+        if rank is None:
+            rank = min(self._up().state.alive, default=0)
         ranks = self._running(without=self.deaths.keys() - {rank})
         wanted = Wanted(live=True, output=names, lead=rank)
         with ranks.interrupts.answered():

@@ -12,6 +12,7 @@ from typing import Any
 
 from nbdist.messages import Run
 from nbdist.values.memory import Original, open_memory
+from nbdist.values.models import is_wrapper_of
 from nbdist.values.parcel import LABELS, TWINS, unpack_each
 from nbdist.values.surroundings import write
 from nbdist.values.twins import Twins
@@ -41,7 +42,8 @@ def take_news(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
         if kind == "around":
             write(name, value)
         elif kind == "name":
-            twins.namespace[name] = value
+            if not is_wrapper_of(twins.namespace.get(name), value):  # the notebook has it unwrapped
+                twins.namespace[name] = value
         elif kind == "missing":
             twins.namespace.setdefault(name, value)
         elif kind in ("object", "memory"):

@@ -120,6 +120,10 @@ class Shards:
         for id_, state in flat.states.items():
             state.path = self.paths.get(id_)
 
+    def find_none(self) -> None:
+        """Look for nothing: no sharded tensor can be sent then."""
+        self._flat, self._found, self.paths = Flat(), {}, {}
+
     def are_sharded(self, obj: Any) -> bool:
         """Whether an object is one of this rank's sharded tensors, or stands for one."""
         cls = sharded_class()

@@ -6,8 +6,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
 from typing import Any
+
+from nbdist.values.kind import Buffer
 
 PLAIN: frozenset[type] = frozenset({list, dict, set, tuple, frozenset})
 """Classes whose objects are nothing but what they hold."""
@@ -21,6 +24,21 @@ def contents(cls: type, objects: Iterable[Any]) -> Iterator[Any]:
         objects = list(objects)
         return chain(chain.from_iterable(objects), chain.from_iterable(map(dict.values, objects)))
     return chain.from_iterable(objects)
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a rank changed of the notebook's objects, by their keys.
+
+    Attributes:
+        contents: what to send of those whose content is another.
+        memory: that of those whose memory was written.
+        refused: why a changed content cannot be sent.
+    """
+
+    contents: dict[int, Any] = field(default_factory=dict)
+    memory: dict[int, Buffer] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
 
 
 class Snapshot:

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -24,25 +23,10 @@ from nbdist.values.pages import MemoryWatch
 from nbdist.values.plain import Instance
 from nbdist.values.remote import Remote
 from nbdist.values.shards import Shards, Whole
-from nbdist.values.snapshot import PLAIN, Snapshot
+from nbdist.values.snapshot import PLAIN, Changes, Snapshot
 from nbdist.values.walk import Reached, is_definition, is_notebooks, reached_inside, without_gc
 
 _SHARDED_ONES = ("_is_param", "_fsdp_flattened")  # attributes that a parameter is given by what shards it
-
-
-@dataclass(slots=True)
-class Changes:
-    """What a rank changed of the notebook's objects, by their keys.
-
-    Attributes:
-        contents: what to send of those whose content is another.
-        memory: that of those whose memory was written.
-        refused: why a changed content cannot be sent.
-    """
-
-    contents: dict[int, Any] = field(default_factory=dict)
-    memory: dict[int, Buffer] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
 
 
 class Twins:
@@ -84,6 +68,7 @@ class Twins:
         self._before: dict[int, tuple[Kind, Content | Refusal]] = {}
         self._memory: dict[int, Buffer] = {}
         self._at: dict[Buffer, int] = {}
+        self._sharers: dict[Buffer, set[int]] = {}
         self._inside: Twins | None = None
         self.shards = Shards()
         self.stand_ins: dict[int, int] = {}
@@ -123,6 +108,7 @@ class Twins:
         memory = call_foreign(partial(kind.memory, obj))
         if isinstance(memory, Buffer):
             self._memory[key] = memory
+            self._sharers.setdefault(memory, set()).add(key)
             if self._at.setdefault(memory, key) == key:
                 watch(memory)
 
@@ -181,6 +167,8 @@ class Twins:
         was = {key: self._before[key][0] for key in known & self._before.keys()}
         self._forget(known)
         self._take(new, labels, self._watch.add_own, was)
+        for memory in {self._memory[key] for key in known & self._memory.keys()}:
+            self._watch.renew(memory)  # another owner may have kept it as it was
         if self._inside is not None:
             self._inside.renew({key for key, holder in self._inside.labels.items() if int(holder) in known})
 
@@ -205,8 +193,13 @@ class Twins:
         for key in keys:
             self._before.pop(key, None)
             memory = self._memory.pop(key, None)
-            if memory is not None and self._at.get(memory) == key:
-                del self._at[memory]
+            if memory is None:
+                continue
+            others = self._sharers[memory] = self._sharers[memory] - {key}
+            if self._at.get(memory) == key and others - keys:
+                self._at[memory] = min(others - keys)
+            elif not others:
+                del self._at[memory], self._sharers[memory]
                 self._watch.drop(memory)
 
     @property
@@ -236,6 +229,8 @@ class Twins:
     def key_at(self, memory: Buffer) -> int | None:
         """The key of an object of the notebook that this memory still belongs to."""
         key = self._at.get(memory)
+        if key is not None and key < 0 and self._keys is None:  # rank 0's: in the graph it is like any other
+            return None
         return key if key is not None and self._still_has(key) else None
 
     def key_around(self, memory: Buffer) -> tuple[int, int] | None:
@@ -319,13 +314,11 @@ class Twins:
                 give = partial(kind.difference, obj, before)
             self._send(key, give, found)
         memory = self._memory.get(key)
-        if (
-            memory is not None
-            and self._at.get(memory) == key
-            and self._still_has(key)
-            and self._watch.changed(memory)
-        ):
-            found.memory[key] = memory
+        owner = self._at.get(memory) if memory is not None else None
+        if memory is None or owner is None or owner in found.memory:
+            return
+        if self._still_has(owner) and self._watch.changed(memory):
+            found.memory[owner] = memory
 
     def moved_on(self, keys: Iterable[int]) -> list[int]:
         """Those of these objects that hold something else than when this was made, their memory apart."""

@@ -77,7 +77,7 @@ class Reached:
             new = self._read & self.namespace.keys() - self.names - self._without
             self._read = set()
             self.names |= new
-            for name in new:
+            for name in sorted(new):  # what leads to an object has the same name in every run
                 self._walk(name, self.namespace[name])
 
     def _walk(self, name: str, value: Any) -> None:

@@ -7,6 +7,7 @@ this rank's entry of a list, ``result`` is the work's value.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from collections.abc import Iterator, Mapping
@@ -82,7 +83,7 @@ def _of_lead(
     if wanted.output is not None:
         among = reached(twins.namespace, (*wanted.output, *wanted.gather)).objects
     elif wanted.live:
-        among = reached(twins.namespace, work.reads, work.objects).objects
+        among = reached(twins.namespace, work.reads | work.mentions, work.objects).objects
     changes = twins.changes(among)
     if wanted.live and wanted.max_return is not None:
         changes = keep_large_changes(changes, twins, wanted.max_return, kept)
@@ -123,8 +124,13 @@ def finished(
     """
     kept = Kept()
     is_lead = rank == wanted.lead
-    with without_fsdp(twins.known.values()) as models:
-        _find_sharded(models, done, twins, wanted, names, again.without)
+    with contextlib.ExitStack() as undo:
+        twins.barred = {}
+        if wanted.live and not (wanted.output or wanted.gather):
+            twins.shards.find_none()  # no rank sends its part before somebody asks for the whole
+        else:
+            models = undo.enter_context(without_fsdp(twins.known.values()))
+            _find_sharded(models, done, twins, names, again.without)
         values, refused = _values(work, done, twins, wanted, names, around, kept, rank=rank)
         missing = _missing(wanted, names, rank) if done.error is None else {}
         if not is_lead and not (values or refused or missing):
@@ -158,6 +164,7 @@ def finished(
         result_data=data,
         imported=_parts_of_torch(twins.modules) if rank == 0 and not wanted.live else (),
         kept=kept.names,
+        changed=kept.contents,
         newer=tuple(kept.newer),
     )
     in_place = frozenset(int(key.partition(":")[2]) for key in chosen if is_in_place(key) and key not in lost)
@@ -184,16 +191,11 @@ def _keep_lost(lost: dict[str, str], names: Mapping[str, Any], twins: Twins, kep
             kept.names[name] = described(names[name])
         elif is_in_place(key):
             kept.newer.add(int(name))
-            kept.names[twins.labels[int(name)]] = f"its new content: {lost.pop(key)}"
+            kept.contents[twins.labels[int(name)]] = f"its new content: {lost.pop(key)}"
 
 
 def _find_sharded(
-    models: Unwrapped,
-    done: Done,
-    twins: Twins,
-    wanted: Wanted,
-    names: Mapping[str, Any],
-    without: Mapping[str, str],
+    models: Unwrapped, done: Done, twins: Twins, names: Mapping[str, Any], without: Mapping[str, str]
 ) -> None:
     """Look for what is sharded over the ranks, and bar what cannot be put together."""
     roots = {name: value for name, value in names.items() if not is_shells(name)}
@@ -201,8 +203,6 @@ def _find_sharded(
     unnamed = {f"#{key}": module for key, module in models.holding_flat(twins.known).items()}
     twins.shards.find({**unnamed, **roots, _RESULT: done.result}, models.flat)
     lost = twins.shards.lost(without)
-    if wanted.live and wanted.output is None:  # no rank sends its part before somebody asks for the whole
-        lost = dict.fromkeys(twins.shards.paths, "it is sharded over the ranks")
     twins.barred = gone_with(lost, models) if lost else {}
 
 

@@ -8,8 +8,11 @@ from typing import Any
 
 from nbdist.values.parcel import Echo
 from nbdist.values.size import described, size_of, size_text
-from nbdist.values.twins import Changes, Twins
+from nbdist.values.snapshot import Changes
+from nbdist.values.twins import Twins
 from nbdist.values.walk import reached
+
+_SHARDING = ("torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed._")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,10 +21,12 @@ class Kept:
 
     Attributes:
         names: bound names, with what they are.
-        newer: keys of the notebook's objects whose changes stay.
+        contents: names that lead to objects of the notebook whose changes stay, with what these are.
+        newer: keys of those objects.
     """
 
     names: dict[str, str] = field(default_factory=dict)
+    contents: dict[str, str] = field(default_factory=dict)
     newer: set[int] = field(default_factory=set)
 
 
@@ -65,14 +70,25 @@ def keep_large_changes(changes: Changes, twins: Twins, most_bytes: int, kept: Ke
         size += sum(
             size_of(changes.contents[key], most_bytes, find) for key in keys & changes.contents.keys()
         )
-        if size > most_bytes:
+        if any(_is_sharded(changes.contents[key]) for key in keys & changes.contents.keys()):
             kept.newer |= keys
-            kept.names |= dict.fromkeys(labels, f"its new content, {size_text(size)}")
+            kept.contents |= dict.fromkeys(labels, "its new content, sharded over the ranks")
+        elif size > most_bytes:
+            kept.newer |= keys
+            kept.contents |= dict.fromkeys(labels, f"its new content, {size_text(size)}")
     return Changes(
         {key: content for key, content in changes.contents.items() if key not in kept.newer},
         {key: memory for key, memory in changes.memory.items() if key not in kept.newer},
         changes.refused,
     )
+
+
+def _is_sharded(content: Any) -> bool:
+    """Whether torch.distributed has put something of its own into an object: parameters, a class, hooks."""
+    inside = content if isinstance(content, tuple) else (content,)
+    parts = [part for held in inside for part in (held, *(held.values() if type(held) is dict else ()))]
+    modules = (getattr(part, "__module__", None) or type(part).__module__ for part in parts)
+    return any(isinstance(module, str) and module.startswith(_SHARDING) for module in modules)
 
 
 def _together(changed: Collection[int], twins: Twins) -> list[tuple[set[str], set[int]]]:

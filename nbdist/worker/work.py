@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from nbdist.cell import Cell
+from nbdist.cell import Cell, evaluated
 from nbdist.messages import Outcome
 from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
@@ -77,6 +77,7 @@ class NoWork:
 
     reads: frozenset[str] = frozenset()
     assigns: frozenset[str] = frozenset()
+    mentions: frozenset[str] = frozenset()
     objects: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self) -> Done:
@@ -108,6 +109,10 @@ class Work(Protocol):
     @property
     def reads(self) -> frozenset[str]:
         """Names of the notebook that the work may reach."""
+
+    @property
+    def mentions(self) -> frozenset[str]:
+        """Names that text which it evaluates may read."""
 
     @property
     def objects(self) -> Mapping[str, Any]:
@@ -145,6 +150,10 @@ class CellWork:
         return self.cell.binds
 
     @property
+    def mentions(self) -> frozenset[str]:
+        return evaluated(self.cell)
+
+    @property
     def text(self) -> str:
         """The cell with its magic's line as a comment, so that line numbers are the notebook's."""
         source = self.cell.source
@@ -173,6 +182,7 @@ class CallWork:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     reads: frozenset[str] = frozenset()
     assigns: frozenset[str] = frozenset()
+    mentions: frozenset[str] = frozenset()
 
     @property
     def objects(self) -> Mapping[str, Any]:
