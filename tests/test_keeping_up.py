@@ -294,3 +294,46 @@ def test_names_in_text_that_a_cell_evaluates(live: NotebookKernel) -> None:
     live.run("%%distributed\nlimit").check()
     live.run("limit = 7").check()
     assert live.run("%%distributed\nprint(eval('limit'))").check().stdout == "7\n"
+
+
+def test_what_the_ranks_put_into_an_object_of_the_notebook(live: NotebookKernel) -> None:
+    live.run("%%distributed\ncfg['log'] = []").check()
+    live.run("log = cfg['log']").check()
+    live.run("%%distributed\ncfg['log'].append(1)").check()
+    assert live.value("(cfg['log'], log is cfg['log'])") == ([1], True)
+    live.run("log.append(2)").check()
+    run = live.run("%%distributed\nprint(cfg['log'])\ncfg['log'].append(3)").check()
+    assert run.stdout == "[1, 2]\n"
+    assert live.value("(cfg['log'], log is cfg['log'])") == ([1, 2, 3], True)
+
+
+def test_pull_brings_the_optimizer_with_the_model(live: NotebookKernel) -> None:
+    live.run("adam = torch.optim.Adam(large.parameters(), lr=0.1)").check()
+    live.run("%%distributed\nlarge(torch.ones(2, 800)).sum().backward()\nadam.step()").check()
+    assert live.value("len(adam.state)") == 0
+    live.run("%distributed pull large").check()
+    assert live.value("[state['step'].item() for state in adam.state.values()]") == [1.0, 1.0]
+
+
+def test_a_change_under_a_name_that_the_ranks_have_bound_anew(live: NotebookKernel) -> None:
+    live.run("%%distributed\ncfg = {'lr': 5, 'pad': torch.zeros(500_000)}").check()
+    live.run("cfg['lr'] = 7").check()
+    run = live.run("%%distributed\nprint(cfg['lr'])").check()
+    assert run.stdout == "5\n"
+    assert said(run, "cfg: changed in the notebook and on the ranks; the ranks keep theirs")
+
+
+def test_a_pull_of_what_is_not_there_is_an_error(live: NotebookKernel) -> None:
+    run = live.run("%distributed pull absent")
+    assert run.error is not None
+    assert run.error.ename == "SessionError"
+    assert "absent" in run.error.evalue
+
+
+def test_a_wrapped_model_that_is_sent_anew_says_so(live: NotebookKernel) -> None:
+    live.run("%%distributed\ntorch.manual_seed(0)\nmade = torch.nn.Linear(2, 1)").check()
+    live.run("%%distributed\nddp = torch.nn.parallel.DistributedDataParallel(made)").check()
+    live.run("with torch.no_grad(): made.weight.zero_()").check()
+    run = live.run("%%distributed\nprint(ddp.weight.sum().item())").check()
+    assert run.stdout == "0.0\n"
+    assert said(run, "ddp was a wrapped model on the ranks and is now the notebook's")

@@ -222,12 +222,14 @@ def test_an_update_that_the_lowest_rank_never_makes_is_shown_at_the_end():
     assert item.display == Display(kind="display", data={"text/plain": "mine"}, display_id="id 1")
 
 
-def test_displays_that_were_not_made_here_are_updated_by_any_rank():
+def test_a_display_that_an_earlier_cell_made_is_the_first_ranks_and_others_have_one_of_their_own():
     view = batch(2)
     show(view, 1, "by one", "the notebook's", "update")
     for rank in (0, 1):
         show(view, rank, "by all", "the notebook's", "update")
-    assert [step[2:] for step in shown(view)] == [("the notebook's", "by one"), ("the notebook's", "by all")]
+    (mine, by_all), (other, by_one) = [step[2:] for step in shown(view)]
+    assert (mine, by_all, by_one) == ("the notebook's", "by all", "by one")
+    assert other != mine
 
 
 def test_every_rank_clears_but_the_cell_is_cleared_once_a_step():

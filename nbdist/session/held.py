@@ -59,8 +59,8 @@ def take_back(ranks: Ranks) -> None:
 
 
 def anything_held() -> bool:
-    """Whether ranks are kept."""
-    return bool(_held)
+    """Whether there are ranks to look into."""
+    return bool(_held or _failed_live)
 
 
 def release() -> bool:

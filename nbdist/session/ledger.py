@@ -11,12 +11,12 @@ import pickle
 import types
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from nbdist.errors import SessionError
 from nbdist.messages import Parcel, Run, Values
+from nbdist.session.news import News
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import Buffer
 from nbdist.values.kinds import kind_of
@@ -36,39 +36,6 @@ _OTHER = object()
 _LARGE_BYTES = 1 << 20
 _PRUNE_BYTES = 1 << 20
 _PRUNE_OBJECTS = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """What is about to be sent.
-
-    Attributes:
-        message: with its two memory files.
-        names: that are bound anew.
-        missing: names that are bound where there is none of that name.
-        written: keys of objects whose content is sent.
-        echo: objects that are new to the ranks.
-        around: the notebook's surroundings.
-        told: names, for the user: their values are on the way.
-        apart: names that both sides have changed.
-        unsent: why the new content of what names lead to cannot be sent, by name.
-    """
-
-    message: Run
-    fds: tuple[int, int]
-    names: frozenset[str]
-    missing: frozenset[str]
-    written: frozenset[int]
-    echo: Echo
-    around: Surroundings
-    told: tuple[str, ...]
-    apart: tuple[str, ...]
-    unsent: Mapping[str, str]
-
-    def close(self) -> None:
-        """Give the memory files back."""
-        for fd in self.fds:
-            os.close(fd)
 
 
 class Ledger:
@@ -268,11 +235,35 @@ class Ledger:
             changes.contents.pop(key, None)
             changes.memory.pop(key, None)
         if ranks_own:
-            objects = {id(self._twins.known[key]) for key in ranks_own}
-            names |= {name for name in found.names if objects & reached(namespace, [name]).objects.keys()}
+            names |= self._send_anew(ranks_own, found, changes)
         for name in names:
             self._drop_ranks_own(name)
         return names | (push & namespace.keys())
+
+    def _send_anew(self, ranks_own: AbstractSet[int], found: Reached, changes: Changes) -> set[str]:
+        """Have objects that rank 0 made sent as new ones to all ranks, with what holds them.
+
+        Returns:
+            The names that are bound to them.
+        """
+        twins, namespace = self._twins, self._twins.namespace
+        anew = {id(twins.known[key]) for key in ranks_own}
+        while True:
+            holders = {
+                id_
+                for id_, obj in found.objects.items()
+                if id_ not in anew and any(id(part) in anew for part in found.parts(obj))
+            }
+            shared = holders & twins.known.keys()
+            changes.contents |= {id_: kind_of(twins.known[id_]).portable(twins.known[id_]) for id_ in shared}
+            if holders <= shared:
+                break
+            anew |= holders - shared  # theirs goes by value, and so do they
+        gone = {key for keys in self._made.values() for key in keys if id(twins.known.get(key)) in anew}
+        self._made = {name: keys - gone for name, keys in self._made.items()}
+        twins.drop(gone)
+        self._dropped |= gone
+        return {name for name in found.names if id(namespace[name]) in anew}
 
     def _changes(self, found: Reached, push: frozenset[str]) -> tuple[Changes, tuple[str, ...]]:
         """What the notebook has changed, and names that the ranks have changed too: theirs stay."""
@@ -300,10 +291,18 @@ class Ledger:
         self._newer |= {key: _version(twins.known[key]) for key in both}
         apart = {found.labels.get(key, twins.labels[key]) for key in both}
         for name in found.left_out & namespace.keys():
-            if self._seen.get(name, _MISSING) is not namespace[name]:
+            if self._seen.get(name, _MISSING) is not namespace[name] or self._changed_inside(name):
                 apart.add(name)
                 self._seen[name] = namespace[name]
         return changes, tuple(sorted(apart))
+
+    def _changed_inside(self, name: str) -> bool:
+        """Whether the notebook has changed what it has under a name that the ranks have bound anew."""
+        inside = reached(self._twins.namespace, [name]).objects.keys()
+        changes = self._twins.changes(inside - self._newer.keys())
+        keys = changes.contents.keys() | changes.memory.keys()
+        self._twins.renew(keys)
+        return bool(keys)
 
     def _check(self, lost: Mapping[str, str], work: Work, names: set[str]) -> None:
         """What the work reads must be there; what it assigns by itself may be missing."""

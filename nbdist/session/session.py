@@ -301,7 +301,10 @@ class Session:
         wanted = Wanted(live=True, output=names, lead=rank)
         with ranks.interrupts.answered():
             _, landed = self._do(NoWork(), wanted, self._options, alone=True)
+        absent = [name for name in names if name in landed.lost and name not in namespace_of(self._shell)]
         report(landed, ranks, self._screen)
+        if absent:
+            raise SessionError(f"pull {','.join(names)}: rank {rank} did not hand over {', '.join(absent)}.")
 
     def _do(
         self, work: Work, wanted: Wanted, options: Options, push: Iterable[str] = (), *, alone: bool = False

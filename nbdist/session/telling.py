@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from nbdist.errors import Failure, ranks_phrase
-from nbdist.session.ledger import News
+from nbdist.session.news import News
 
 
 def of_news(news: News, *, quiet: bool) -> Iterator[str]:

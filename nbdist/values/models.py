@@ -71,13 +71,18 @@ def inside_wrapper(wrapper: Any) -> Any:
     return inside["module"] if "module" in inside else inside["_fsdp_wrapped_module"]
 
 
-def is_wrapper_of(obj: Any, model: Any) -> bool:
-    """Whether an object is DDP's or FSDP's wrapper of this very model."""
+def is_wrapper(obj: Any) -> bool:
+    """Whether an object is DDP's or FSDP's wrapper of a model."""
     torch = sys.modules.get("torch")
-    if torch is None or obj is model:
+    if torch is None:
         return False
     wrappers = (torch.nn.parallel.DistributedDataParallel, flat_wrapper_class() or ())
-    return issubclass(type(obj), wrappers) and inside_wrapper(obj) is model
+    return issubclass(type(obj), wrappers)
+
+
+def is_wrapper_of(obj: Any, model: Any) -> bool:
+    """Whether it is that of this very model."""
+    return is_wrapper(obj) and inside_wrapper(obj) is model
 
 
 def _reduce_wrapper(obj: Any) -> Any:

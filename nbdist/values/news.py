@@ -12,10 +12,13 @@ from typing import Any
 
 from nbdist.messages import Run
 from nbdist.values.memory import Original, open_memory
-from nbdist.values.models import is_wrapper_of
+from nbdist.values.models import is_wrapper, is_wrapper_of
 from nbdist.values.parcel import LABELS, TWINS, unpack_each
 from nbdist.values.surroundings import write
 from nbdist.values.twins import Twins
+
+UNWRAPPED = "unwrapped"
+"""Names that were bound to a wrapped model and are no longer, under this key of what `take_news` gives."""
 
 
 def take_news(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
@@ -42,8 +45,11 @@ def take_news(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
         if kind == "around":
             write(name, value)
         elif kind == "name":
-            if not is_wrapper_of(twins.namespace.get(name), value):  # the notebook has it unwrapped
+            former = twins.namespace.get(name)
+            if not is_wrapper_of(former, value):  # the notebook has it unwrapped
                 twins.namespace[name] = value
+                if is_wrapper(former) and not is_wrapper(value):
+                    rest.setdefault(UNWRAPPED, []).append(name)
         elif kind == "missing":
             twins.namespace.setdefault(name, value)
         elif kind in ("object", "memory"):

@@ -244,6 +244,12 @@ class Twins:
     def _still_has(self, key: int) -> bool:
         return kind_of(self.known[key]).memory(self.known[key]) == self._memory[key]
 
+    def settle_files(self) -> None:
+        """Open files stand where this process finds them: the notebook's threads may have written meanwhile."""
+        for key, (kind, _) in self._before.items():
+            if isinstance(kind, FileKind):
+                self._before[key] = (kind, call_foreign(partial(kind.content, self.known[key])))
+
     def watch_forks(self) -> None:
         """Keep track of written memory while the rank forks children of its own."""
         os.register_at_fork(before=self._watch.note_written)

@@ -27,7 +27,8 @@ class Unwrapped:
         fsdp: Any = sys.modules.get("torch.distributed.fsdp")
         objects: list[Any] = [*gc.get_objects(), *others] if fsdp is not None else []
         torch: Any = sys.modules.get("torch")
-        self.modules = _of_class(objects, torch.nn.Module) if objects else []
+        modules = _of_class(objects, torch.nn.Module) if objects else []
+        self.modules = [module for module in modules if _is_whole(module)]
         self.optimizers = _of_class(objects, torch.optim.Optimizer) if objects else []
         self.flat = Flat()
 
@@ -41,6 +42,15 @@ class Unwrapped:
             for key, module in modules.items()
             if any(id(value) in self.flat.parts for value in module._parameters.values())
         }
+
+
+def _is_whole(module: Any) -> bool:
+    """Whether a module has been made to the end: a failed one may still be held by a traceback."""
+    inside = vars(module).get("_modules")
+    if inside is None:
+        return False
+    flat = flat_wrapper_class()
+    return flat is None or not issubclass(type(module), flat) or "_fsdp_wrapped_module" in inside
 
 
 def _of_class(objects: list[Any], cls: Any) -> list[Any]:

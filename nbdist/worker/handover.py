@@ -26,7 +26,14 @@ from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.unwrapping import Unwrapped, gone_with, without_fsdp
 from nbdist.values.walk import reached
-from nbdist.worker.keeping import Kept, Offer, echo_of, keep_large_changes, keep_large_names
+from nbdist.worker.keeping import (
+    Kept,
+    Offer,
+    echo_of,
+    keep_large_changes,
+    keep_large_names,
+    with_what_belongs,
+)
 from nbdist.worker.leaving import flush_files
 from nbdist.worker.limits import Limits, is_in_place, save
 from nbdist.worker.widgets import WIDGET_MIME
@@ -84,7 +91,10 @@ def _of_lead(
         among = reached(twins.namespace, (*wanted.output, *wanted.gather)).objects
     elif wanted.live:
         among = reached(twins.namespace, work.reads | work.mentions, work.objects).objects
-    changes = twins.changes(among)
+    if wanted.live and wanted.output:
+        changes = with_what_belongs(among or (), twins.changes(), twins)
+    else:
+        changes = twins.changes(among)
     if wanted.live and wanted.max_return is not None:
         changes = keep_large_changes(changes, twins, wanted.max_return, kept)
         bound = keep_large_names(bound, twins, wanted.max_return, kept) if wanted.output is None else bound
@@ -137,8 +147,7 @@ def finished(
             return HandOver(message=Finished(outcome=done.outcome))
         chosen = {key: value for key, value in values.items() if key not in again.without}
         limits = Limits(wanted.max_return, partial(_is_asked, wanted))
-        new = {key[5:]: value for key, value in chosen.items() if key.startswith("name:")}
-        echo = echo_of(new, twins) if wanted.live and rank == 0 == wanted.lead else None
+        echo = _echo(chosen, twins) if wanted.live and rank == 0 == wanted.lead else None
         by_value = rank != 0 or not is_lead or wanted.results
         packed = pack(
             chosen,
@@ -174,6 +183,12 @@ def finished(
         held=packed.held,
         offer=Offer(echo or Echo({}, {}), in_place if rank == 0 else frozenset()),
     )
+
+
+def _echo(chosen: Mapping[str, Any], twins: Twins) -> Echo:
+    pairs = [key.partition(":") for key in chosen]
+    names = [name for kind, _, name in pairs if kind == "name"]
+    return echo_of(names, [int(key) for kind, _, key in pairs if kind == "object"], twins)
 
 
 def _keys_in(value: Any, twins: Twins) -> Iterator[int]:

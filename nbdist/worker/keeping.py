@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,11 +109,33 @@ def _together(changed: Collection[int], twins: Twins) -> list[tuple[set[str], se
     return groups
 
 
-def echo_of(names: Mapping[str, Any], twins: Twins) -> Echo:
-    """What is new to the notebook in the values of names."""
-    found = reached(twins.namespace, names)
-    new = {key: obj for key, obj in found.objects.items() if twins.key_of(obj) is None}
+def echo_of(names: Iterable[str], changed: Iterable[int], twins: Twins) -> Echo:
+    """What is new to the notebook in the values of names, and inside its own objects that have changed."""
+    inside: dict[str, list[Any]] = {}
+    for key in changed:
+        inside.setdefault(twins.labels[key], []).append(twins.known[key])
+    found = reached(twins.namespace, names, inside)
+    passed = {id(objects) for objects in inside.values()}
+    new = {key: obj for key, obj in found.objects.items() if key not in passed and twins.key_of(obj) is None}
     return Echo(
         {-key: obj for key, obj in new.items()},
         {-key: found.labels[key] for key in new if key in found.labels},
+    )
+
+
+def with_what_belongs(among: Collection[int], changes: Changes, twins: Twins) -> Changes:
+    """Of all changes those of some objects, and of what belongs together with them.
+
+    Args:
+        among: the objects' ids.
+    """
+    changed = changes.contents.keys() | changes.memory.keys()
+    wanted: set[int] = set()
+    for _, keys in _together(changed, twins):
+        if any(id(twins.known[key]) in among for key in keys):
+            wanted |= keys
+    return Changes(
+        {key: content for key, content in changes.contents.items() if key in wanted},
+        {key: memory for key, memory in changes.memory.items() if key in wanted},
+        {key: why for key, why in changes.refused.items() if id(twins.known[key]) in among},
     )

@@ -33,7 +33,7 @@ from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
 from nbdist.values.memory import open_memory
-from nbdist.values.news import take_news
+from nbdist.values.news import UNWRAPPED, take_news
 from nbdist.values.parcel import Echo, unpack_each
 from nbdist.values.surroundings import ENVIRONMENT, GRAD_MODE, RANDOM, Surroundings, difference, surroundings
 from nbdist.values.twins import Twins
@@ -91,6 +91,7 @@ class Rank:
         hear_drawn_bars(self._bars)
         os.environ.update(environment(self._assignment))
         self._twins.watch_forks()
+        self._twins.settle_files()
         config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
         config["tempdir"] = self._assignment.scratch  # the kernel removes it, however this process ends
         note_last_words(self._assignment.scratch, self._assignment.rank)
@@ -273,6 +274,12 @@ class Rank:
             rest = take_news(message, news_fd, self._twins)
             self._own_names.given(self._twins.namespace, before)
             learn_sources(rest.get("sources", {}))
+            for name in rest.get(UNWRAPPED, ()):
+                self._outbox.text(
+                    "stderr",
+                    f"nbdist: {name} was a wrapped model on the ranks and is now the notebook's, which is "
+                    "not: wrap it again (nbdist.setup, DistributedDataParallel) before you train it.\n",
+                )
             memory = open_memory(work_fd, message.work.size_bytes)
             ((_, (own, self._wanted)),) = unpack_each(message.work, memory, self._twins)
             work.append(own)
