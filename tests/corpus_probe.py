@@ -134,9 +134,13 @@ class Description:
 
     def _class(self, cls: Any, place: str) -> str:
         held = {name: value for name, value in vars(cls).items() if name not in CLASS_MACHINERY}
-        held = dict(sorted(held.items()))
+        held = dict(sorted(held.items(), key=lambda item: self._order_in_class(cls, item[0])))
         bases = self._items(cls.__bases__, f"{place}.bases")
         return f"class {cls.__qualname__}({bases}; {self.of(type(cls), f'{place}.meta')}; {self._pairs(held, place)})"
+
+    def _order_in_class(self, cls: type, name: str) -> str:
+        """What the user has defined stands as it was written, and what libraries add is sorted."""
+        return name if name.startswith("_") or isinstance(cls, enum.EnumMeta) else "~"
 
     def _function(self, function: Any, place: str) -> str:
         if function.__globals__ is not self.namespace:

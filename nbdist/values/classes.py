@@ -12,8 +12,14 @@ from cloudpickle import cloudpickle
 
 
 def without_notebooks_code(obj: Any, reduced: Any) -> Any:
-    """cloudpickle's way to rebuild a class, with our maker instead of its own."""
-    if not isinstance(reduced, tuple) or reduced[0] is not cloudpickle._make_skeleton_class:
+    """cloudpickle's way to rebuild a class, with our maker instead of its own, and its attributes as they
+    stand in it: cloudpickle sorts them by name."""
+    if not isinstance(reduced, tuple) or reduced[-1] is not cloudpickle._class_setstate:
+        return reduced
+    make, made_of, (attributes, slots), *rest = reduced
+    in_order = {name: attributes[name] for name in vars(obj) if name in attributes}
+    reduced = (make, made_of, ({**in_order, **attributes}, slots), *rest)
+    if make is not cloudpickle._make_skeleton_class:  # an enumeration
         return reduced
     meta, name, bases, body, *rest = reduced[1]
     # Later they would change nothing. A base such as `NamedTuple`, which is no class, sets its own.
