@@ -8,7 +8,9 @@ import io
 import marshal
 import os
 import queue
+import sys
 import types
+import typing
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -126,6 +128,35 @@ def _make_cached_property(function: Any, name: str | None) -> Any:
     made = functools.cached_property(function)
     made.attrname = name
     return made
+
+
+def _reduce_type_variable(variable: Any) -> Any:
+    """A `TypeVar` or `ParamSpec` that no module has by its name: of where it was made, not where it is made
+    anew."""
+    name, module = variable.__name__, variable.__module__
+    if module != "__main__" and getattr(sys.modules.get(module), name, None) is variable:
+        return None
+    args = (name, *getattr(variable, "__constraints__", ()))
+    held = {option: getattr(variable, f"__{option}__", None) for option in _OPTIONS}
+    options = {option: value for option, value in held.items() if value}
+    if getattr(variable, "has_default", bool)():  # since Python 3.13
+        options["default"] = variable.__default__
+    return _make_type_variable, (type(variable), args, options, module)
+
+
+_OPTIONS = ("bound", "covariant", "contravariant", "infer_variance")
+
+
+def _make_type_variable(cls: Any, args: tuple[Any, ...], options: dict[str, Any], module: str | None) -> Any:
+    made = cls(*args, **options)
+    made.__module__ = module
+    return made
+
+
+def _reduce_new_type(new: Any) -> Any:
+    if new.__module__ != "__main__":
+        return None
+    return typing.NewType, (new.__name__, new.__supertype__), vars(new), None, None, set_vars
 
 
 # ── References and views ────────────────────────────────────────────────────────────────────────────────────
@@ -281,11 +312,17 @@ def _make_c_array_class(item: Any, length: int) -> Any:
     return item * length
 
 
+_TYPE_VARIABLES: tuple[Any, ...] = (
+    *(typing.TypeVar, typing.ParamSpec),
+    *filter(None, [getattr(typing, "TypeVarTuple", None)]),  # since Python 3.11
+)
 _EXACTLY: dict[type, Reduce] = {
     types.CellType: _reduce_cell,
     types.CodeType: _reduce_code,
     functools._lru_cache_wrapper: _reduce_cached,
     functools.cached_property: _reduce_cached_property,
+    **dict.fromkeys(_TYPE_VARIABLES, _reduce_type_variable),
+    typing.NewType: _reduce_new_type,
     weakref.ref: _reduce_reference,
     memoryview: _reduce_view,
     **dict.fromkeys((weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _reduce_weak),
