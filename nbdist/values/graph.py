@@ -6,6 +6,7 @@ Large buffers leave the stream (pickle protocol 5, PEP 574).
 
 from __future__ import annotations
 
+import builtins
 import io
 import pickle
 import types
@@ -18,6 +19,7 @@ import cloudpickle
 from nbdist.values.classes import without_notebooks_code
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.numbers import NumberReducer
+from nbdist.values.plain import is_in_filled_space
 from nbdist.values.rebuild import Reduce, make_error, reduce_function, reducer_of
 from nbdist.values.shards import SHARDS
 from nbdist.values.twins import Twins
@@ -85,7 +87,7 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
             if reduced is not None:
                 return reduced
         if cls is types.FunctionType:
-            if obj.__globals__ is self._namespace:
+            if obj.__globals__ is self._namespace or is_in_filled_space(obj):
                 return reduce_function(obj)
         elif not issubclass(cls, type):
             return NotImplemented
@@ -95,7 +97,11 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
 def _ids_of(twins: Twins, *, definitions_only: bool) -> Callable[[Any], Any]:
     """The pickler's `persistent_id`. It is asked of every number and text, so it does one look-up."""
     find, known = twins.finder(), twins.known
-    others: dict[int, Any] = {id(twins.namespace): "namespace", id(SHARDS): "shards"}
+    others: dict[int, Any] = {
+        id(twins.namespace): "namespace",
+        id(SHARDS): "shards",
+        id(vars(builtins)): "builtins",  # `exec` puts it into each namespace that it is given
+    }
 
     def by_id(obj: Any) -> Any:
         id_ = id(obj)
@@ -119,9 +125,10 @@ class GraphUnpickler(pickle.Unpickler):
         self._twins = twins
 
     def persistent_load(self, pid: Any) -> Any:
-        if pid == "shards":
-            return self._twins.shards
-        return self._twins.namespace if pid == "namespace" else self._twins.known[pid]
+        if type(pid) is int:
+            return self._twins.known[pid]
+        twins = self._twins
+        return {"namespace": twins.namespace, "shards": twins.shards, "builtins": vars(builtins)}[pid]
 
 
 def dump_error(error: BaseException, twins: Twins) -> bytes | None:

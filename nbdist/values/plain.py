@@ -168,7 +168,13 @@ class FunctionKind(Kind):
 
     def parts(self, obj: Any) -> tuple[Any, ...]:
         defaults = (*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values())
-        return (*defaults, *(obj.__closure__ or ()), *vars(obj).values())
+        space = (obj.__globals__,) if is_in_filled_space(obj) else ()
+        return (*defaults, *(obj.__closure__ or ()), *vars(obj).values(), *space)
+
+
+def is_in_filled_space(function: Any) -> bool:
+    """Whether a function's globals are no module's, but a dict that `exec` has filled."""
+    return "__name__" not in function.__globals__
 
 
 _SETTABLE = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__doc__")

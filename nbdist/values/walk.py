@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import gc
 import types
@@ -14,6 +15,7 @@ from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import ATOMS
 from nbdist.values.kinds import KindCache
 from nbdist.values.modules import is_users, users_module
+from nbdist.values.plain import is_in_filled_space
 from nbdist.values.snapshot import PLAIN, contents
 
 _FEW_CLASSES = 4
@@ -96,6 +98,7 @@ class Reached:
             new = {key: obj for key, obj in new.items() if key not in self.objects}
         if cls in PLAIN:
             new.pop(id(self.namespace), None)
+            new.pop(id(vars(builtins)), None)
         elif issubclass(cls, (types.FunctionType, type)):
             new = {key: obj for key, obj in new.items() if is_notebooks(obj, self.namespace)}
         elif issubclass(cls, types.ModuleType):
@@ -151,7 +154,7 @@ def is_notebooks(obj: object, namespace: dict[str, Any]) -> bool:
     """
     if type(obj) is types.FunctionType:
         found = obj.__globals__ is namespace or "<locals>" in obj.__qualname__ or hasattr(obj, "__wrapped__")
-        return found or users_module(obj.__module__) is not None
+        return found or is_in_filled_space(obj) or users_module(obj.__module__) is not None
     if not issubclass(type(obj), type):
         return True
     module = vars(obj).get("__module__")
