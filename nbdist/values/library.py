@@ -184,6 +184,9 @@ def check_no_address(cls: Any) -> None:
 class IteratorKind(Kind):
     """Iterators of Python's own over something: where they stand."""
 
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        return tuple(gc.get_referents(obj))  # the very lists that it goes over
+
     def _state(self, obj: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # in Python 3.12 and 3.13 itertools' objects can go on doing it
