@@ -38,7 +38,6 @@ _ITSELF = Kind()
 _INSTANCE = plain.PlainInstance()
 _FROZEN = plain.Frozen()
 _WRAPPING = plain.Wrapping()
-_STATEFUL = plain.Stateful()
 _RUNNING = plain.RunningKind()
 _ITERATOR = library.IteratorKind()
 _SAYING = library.SayingKind(lambda cls: _is_hidden(cls))
@@ -81,7 +80,8 @@ _BY_BASE: tuple[tuple[type, Kind], ...] = (
     (type, plain.ClassKind()),
     *_each(_WRAPPING, types.MethodType, types.MappingProxyType, functools.partial, functools.partialmethod),
     *_each(_WRAPPING, property, classmethod, staticmethod),
-    *_each(_STATEFUL, random.Random, io.StringIO, io.BytesIO),
+    (random.Random, plain.Stateful()),
+    *_each(plain.BufferKind(), io.StringIO, io.BytesIO),
     *_each(_RUNNING, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType),
 )
 # Classes of libraries that may not be loaded: module, name, kind.

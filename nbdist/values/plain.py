@@ -263,6 +263,22 @@ class Stateful(Kind):
         twin.__setstate__(portable)
 
 
+class BufferKind(Stateful):
+    """Files in memory; a closed one has no content."""
+
+    def content(self, obj: Any) -> Content:
+        return Content(facts=("closed",)) if obj.closed else super().content(obj)
+
+    def portable(self, obj: Any) -> Any:
+        return None if obj.closed else super().portable(obj)
+
+    def land(self, twin: Any, portable: Any) -> None:
+        if portable is None:
+            twin.close()
+        else:
+            super().land(twin, portable)
+
+
 class NumpyGeneratorKind(Kind):
     """numpy's random generators."""
 

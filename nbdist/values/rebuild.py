@@ -25,8 +25,6 @@ def reducer_of(cls: type) -> Reduce | None:
     """What says how objects of a class are rebuilt, as `object.__reduce__` does; it may answer None."""
     if cls in _EXACTLY:
         return _EXACTLY[cls]
-    if issubclass(cls, io.BytesIO):
-        return None
     for base, reduce in _BY_BASE:
         if issubclass(cls, base):
             return reduce
@@ -294,6 +292,20 @@ def _make_closed_file(kind: str) -> Any:
     return file
 
 
+def _reduce_buffer(buffer: Any) -> Any:
+    if not buffer.closed:
+        return None
+    return _make_closed_buffer, (type(buffer),), attributes_of(buffer), None, None, set_attributes
+
+
+def _make_closed_buffer(cls: Any) -> Any:
+    buffer = cls.__new__(cls)
+    base: Any = io.StringIO if issubclass(cls, io.StringIO) else io.BytesIO
+    base.__init__(buffer)
+    base.close(buffer)
+    return buffer
+
+
 def _reduce_c_data(obj: Any) -> Any:
     check_no_address(type(obj))
     return _make_c_data, (type(obj), bytes(obj))
@@ -333,6 +345,8 @@ _EXACTLY: dict[type, Reduce] = {
 _C_DATA: Any = ctypes.c_int.__mro__[-2]
 _BY_BASE: tuple[tuple[type, Reduce], ...] = (
     (BaseException, _reduce_error),
+    (io.StringIO, _reduce_buffer),
+    (io.BytesIO, _reduce_buffer),
     (io.TextIOWrapper, _reduce_file),
     (io.BufferedIOBase, _reduce_file),
     (io.FileIO, _reduce_file),
