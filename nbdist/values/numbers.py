@@ -13,7 +13,14 @@ from typing import Any
 
 from nbdist.values.kind import Buffer, Spans
 from nbdist.values.models import model_reducer_of, reduce_compiled
-from nbdist.values.numeric import array_memory, array_root, is_strided, leaf_state, set_leaf_state
+from nbdist.values.numeric import (
+    array_memory,
+    array_root,
+    is_strided,
+    leaf_state,
+    set_leaf_state,
+    unlocked,
+)
 from nbdist.values.rebuild import Reduce, itself, set_vars
 from nbdist.values.remote import LEAST_BYTES, Remote, can_be_remote
 from nbdist.values.shards import Whole
@@ -274,8 +281,9 @@ def _is_tensor(obj: Any) -> bool:
 
 
 def _is_plain(array: Any) -> bool:
-    """Whether an array's memory can be looked at as a whole, in order."""
-    return bool(array.flags.forc and array.flags.writeable and not array.dtype.hasobject)
+    """Whether an array's memory can be looked at as a whole, in order, and be written (see `unlocked`)."""
+    flags = array.flags
+    return bool(flags.forc and (flags.writeable or flags.owndata) and not array.dtype.hasobject)
 
 
 def storage_of(owner: Any, offset: int = 0, size_bytes: int | None = None) -> Any:
@@ -287,7 +295,9 @@ def storage_of(owner: Any, offset: int = 0, size_bytes: int | None = None) -> An
         return owner
     if isinstance(owner, torch.Tensor):
         return owner.untyped_storage()
-    memory = array_root(owner).ravel(order="K").view(numpy.uint8)
+    root = array_root(owner)
+    with unlocked(root):
+        memory = root.ravel(order="K").view(numpy.uint8)
     end = len(memory) if size_bytes is None else offset + size_bytes
     return torch.from_numpy(memory[offset:end]).untyped_storage()
 
@@ -297,13 +307,16 @@ def _make_array(shape: Any, dtype: Any, owner: Any, offset: int, strides: Any, w
     import numpy
 
     if isinstance(owner, numpy.ndarray):
-        memory = array_root(owner).ravel(order="K")
+        root = array_root(owner)
+        with unlocked(root):
+            memory = root.ravel(order="K")
     else:
         import torch
 
         memory = torch.empty(0, dtype=torch.uint8).set_(storage_of(owner)).numpy()
     array = numpy.ndarray(shape, dtype, memory, offset, strides)
-    array.flags.writeable = writeable
+    if array.flags.writeable != writeable:
+        array.flags.writeable = writeable
     return array
 
 

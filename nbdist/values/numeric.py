@@ -6,7 +6,9 @@ there are of it; what is said here of content is the layout alone.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Iterator
 from typing import Any
 
 from nbdist.values.kind import Buffer, Content, Kind, attributes_of, set_attributes
@@ -20,24 +22,57 @@ class ArrayKind(Kind):
         return (*base, *self.content(obj).parts)
 
     def content(self, obj: Any) -> Content:
-        layout = (obj.ctypes.data, obj.shape, obj.strides, obj.dtype)
         parts = tuple(obj.flat) if obj.dtype.hasobject else ()
-        return Content((*parts, *attributes_of(obj).values()), layout)  # a masked array has its mask there
+        facts = (_layout(obj), obj.flags.writeable)
+        return Content((*parts, *attributes_of(obj).values()), facts)  # a masked array has its mask there
 
     def memory(self, obj: Any) -> Buffer | None:
         return array_memory(obj)
 
     def portable(self, obj: Any) -> Any:
-        return obj.copy(), attributes_of(obj)
+        return obj.copy(), attributes_of(obj), obj.flags.writeable
+
+    def difference(self, obj: Any, before: Content) -> Any:
+        if obj.dtype.hasobject or before.facts[0] != _layout(obj):
+            return self.portable(obj)
+        return None, attributes_of(obj), obj.flags.writeable  # its bytes are watched
 
     def land(self, twin: Any, portable: Any) -> None:
-        values, attributes = portable
+        values, attributes, writeable = portable
+        root = array_root(twin)
+        with unlocked(root) if root is not twin else contextlib.nullcontext():
+            if values is not None:
+                if not twin.flags.writeable:
+                    twin.flags.writeable = True
+                self._fill(twin, values)
+            if twin.flags.writeable != writeable:
+                twin.flags.writeable = writeable
+        set_attributes(twin, attributes)
+
+    def _fill(self, twin: Any, values: Any) -> None:
         if twin.dtype != values.dtype and twin.dtype.itemsize == values.dtype.itemsize:
             twin.dtype = values.dtype  # the memory stays as it is
         if twin.shape != values.shape:
             twin.resize(values.shape, refcheck=False)
         twin[...] = values
-        set_attributes(twin, attributes)
+
+
+def _layout(array: Any) -> tuple[Any, ...]:
+    return array.ctypes.data, array.shape, array.strides, array.dtype
+
+
+@contextlib.contextmanager
+def unlocked(root: Any) -> Iterator[None]:
+    """While it lasts, an array's memory can be written through views, also if the array is read-only: that
+    says nothing of views which were made before."""
+    locked = not root.flags.writeable and root.flags.owndata
+    if locked:
+        root.flags.writeable = True
+    try:
+        yield
+    finally:
+        if locked:
+            root.flags.writeable = False
 
 
 def array_root(array: Any) -> Any:
