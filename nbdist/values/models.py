@@ -49,15 +49,45 @@ def _reduce_script(obj: Any) -> Any:
 
     buffer = io.BytesIO()
     torch.jit.save(obj, buffer)
-    training = obj.training if isinstance(obj, torch.nn.Module) else None
-    return _load_script, (buffer.getvalue(), training)
+    training = getattr(obj, "training", None)  # a function has none, nor has a frozen module
+    return _load_script, (buffer.getvalue(), training, _traced(obj))
 
 
-def _load_script(data: bytes, training: bool | None) -> Any:
+def _load_script(data: bytes, training: bool | None, traced: Any) -> Any:
     import torch
 
     loaded = torch.jit.load(io.BytesIO(data), map_location="cpu")
-    return loaded if training is None else loaded.train(training)
+    if training is not None:
+        loaded.train(training)
+    return loaded if traced is None else _make_traced(loaded, *traced)
+
+
+def _traced(obj: Any) -> Any:
+    """The shells around scripted modules of which a traced module is made; torch's own way gives back what
+    is in them."""
+    from torch.jit._trace import TracedModule
+
+    if not isinstance(obj, TracedModule):
+        return None
+    inside: Any = obj._modules
+    return type(obj), obj._name, {name: _traced(module) for name, module in inside.items()}
+
+
+def _make_traced(scripted: Any, cls: Any, name: str, inside: dict[str, Any]) -> Any:
+    """As `TracedModule.__init__` does it, without tracing."""
+    import torch
+
+    script: Any = torch.jit.ScriptModule
+    made = cls.__new__(cls)
+    script.__init__(made)
+    set_vars(made, {"_name": name, "_actual_script_module": scripted})
+    for attribute in ("_parameters", "_buffers", "_modules", "training"):  # those inside count
+        vars(made).pop(attribute, None)
+    modules = scripted._modules._python_modules
+    for child, traced in inside.items():
+        if traced is not None:
+            modules[child] = _make_traced(modules[child], *traced)
+    return made
 
 
 def flat_wrapper_class() -> Any:
