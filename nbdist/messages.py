@@ -151,10 +151,11 @@ class Display:
     """A rich display: what Jupyter's ``display_data`` and its relatives carry.
 
     Attributes:
+        kind: a "result" is the value of an earlier expression of the cell, where IPython shows those too.
         at_end: made when the cell's code had ended, as open figures are: it comes after the result.
     """
 
-    kind: Literal["display", "update", "clear"]
+    kind: Literal["display", "result", "update", "clear"]
     data: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     display_id: str | None = None

@@ -53,6 +53,13 @@ class Screen:
             else:
                 self._display(item)
 
+    def _show_result(self, display: Display) -> None:
+        hook = self._shell.displayhook
+        hook.start_displayhook()
+        hook.write_output_prompt()
+        hook.write_format_data(dict(display.data), dict(display.metadata))
+        hook.finish_displayhook()
+
     def note(self, text: str) -> None:
         """A word of nbdist's own, beside the cell's output."""
         self._write("stderr", f"nbdist: {text}\n")
@@ -91,7 +98,10 @@ class Screen:
         if display.kind == "clear":
             publisher.clear_output(wait=display.wait)
             return
-        if item.ranks and display.kind == "display":
+        if display.kind == "result" and not item.ranks:
+            self._show_result(display)
+            return
+        if item.ranks and display.kind != "update":
             self._write("stdout", f"[{ranks_text(item.ranks)}]\n")
         transient = {"display_id": display.display_id} if display.display_id else {}
         publisher.publish(

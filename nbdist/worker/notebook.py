@@ -5,13 +5,14 @@ The forked shell runs the cell; what it would show goes to the rank's outbox.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import logging
 import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from IPython.core import page
@@ -78,7 +79,11 @@ class RankDisplayPublisher(DisplayPublisher):
 
 
 class RankDisplayHook(DisplayHook):
-    """Keeps the last expression's value; earlier ones, where IPython shows them too, are displayed."""
+    """Keeps the last expression's value; earlier ones, where IPython shows them too, are shown at once.
+
+    Attributes:
+        last_lines: where the last expression stands in a cell of which all are shown; None for other cells.
+    """
 
     def __init__(self, shell: InteractiveShell, outbox: Outbox):
         last_outputs = {name: shell.user_ns[name] for name in ("_", "__", "___") if name in shell.user_ns}
@@ -86,17 +91,26 @@ class RankDisplayHook(DisplayHook):
         for name in ("_", "__", "___"):  # a new hook begins with empty ones
             shell.user_ns.pop(name, None)
         shell.user_ns.update(last_outputs)
-        self._shell = shell
         self.outbox = outbox
         self.value: Any = None
+        self.last_lines: Collection[int] | None = None
 
     def __call__(self, result: Any = None) -> None:
         if result is None:
             return
         if self.value is not None:
-            self._shell.display_pub.publish(*self.compute_format_data(self.value))
-        self.value = result
+            self._show(self.value)
+            self.value = None
+        if self.last_lines is None or sys._getframe(1).f_lineno in self.last_lines:
+            self.value = result
+        else:
+            self._show(result)
         self.fill_exec_result(result)
+
+    def _show(self, value: Any) -> None:
+        data, metadata = self.compute_format_data(value)
+        if data:  # else it has shown itself
+            self.outbox.post(Display(kind="result", data=data, metadata=metadata))
 
     def quiet(self) -> bool:
         return False
@@ -186,13 +200,25 @@ def run_cell(text: str, number: int) -> Done:
     shell.execution_count = number
     hook = shell.displayhook
     tracebacks = _Tracebacks(shell, hook.outbox)
-    hook.value = None
+    hook.value, hook.last_lines = None, _lines_of_last(text, shell)
     outcome = shell.run_cell(text, store_history=False)
     error = outcome.error_before_exec or outcome.error_in_exec
     shown = tracebacks.end(error)
     if error is None or is_good_exit(error):
         return Done(result=hook.value)
     return Done(error=error, traceback=shown, cell_line=_cell_line(error, shell.user_ns))
+
+
+def _lines_of_last(text: str, shell: Any) -> Collection[int] | None:
+    """The lines of a cell's last expression, where IPython shows not just that one."""
+    if shell.ast_node_interactivity != "all":
+        return None
+    try:
+        body = ast.parse(shell.transform_cell(text)).body
+    except NO_PYTHON:
+        return None
+    last = body[-1] if body else None
+    return range(last.lineno, (last.end_lineno or 0) + 1) if isinstance(last, ast.Expr) else ()
 
 
 class _Tracebacks:
