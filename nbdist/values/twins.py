@@ -245,7 +245,7 @@ class Twins:
         return kind_of(self.known[key]).memory(self.known[key]) == self._memory[key]
 
     def settle_files(self) -> None:
-        """Open files stand where this process finds them: the notebook's threads may have written meanwhile."""
+        """Open files stand where this process finds them: threads may have written meanwhile."""
         for key, (kind, _) in self._before.items():
             if isinstance(kind, FileKind):
                 self._before[key] = (kind, call_foreign(partial(kind.content, self.known[key])))
