@@ -316,6 +316,14 @@ def test_a_rank_that_does_not_come_out_of_its_work(live: NotebookKernel) -> None
     )
 
 
+def test_a_rank_that_was_debugged_asks_no_questions_afterwards(live: NotebookKernel) -> None:
+    failure(on_ranks(live, "if rank == 1: raise ValueError('bad')"))
+    live.run("%distributed debug", answers=["q"]).check()
+    refused = failure(on_ranks(live, "input('who? ') if rank == 1 else None"))
+    assert "rank 0 alone can ask, and this is rank 1" in refused
+    check_good(live)
+
+
 def test_a_failed_rank_can_be_debugged(live: NotebookKernel) -> None:
     failure(on_ranks(live, "for step in range(3):\n    if rank == 1 and step == 2: raise ValueError('bad')"))
     run = live.start_run("%distributed debug", allow_stdin=True)

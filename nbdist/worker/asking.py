@@ -50,9 +50,12 @@ class Questions:
     def post_mortem(self, trace: types.TracebackType | None) -> None:
         """Open pdb at the innermost frame of a traceback."""
         self._debugs = True
-        debugger = _debugger()
-        debugger.reset()
-        debugger.interaction(None, trace)
+        try:
+            debugger = _debugger()
+            debugger.reset()
+            debugger.interaction(None, trace)
+        finally:
+            self._debugs = False
 
     def _input(self, prompt: object = "", /) -> str:
         return self._ask("input", str(prompt), secret=False)
