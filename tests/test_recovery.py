@@ -316,6 +316,27 @@ def test_a_rank_that_does_not_come_out_of_its_work(live: NotebookKernel) -> None
     )
 
 
+def test_an_interrupt_that_python_drops_comes_again(live: NotebookKernel) -> None:
+    interrupt(
+        live,
+        """
+        class Slow:
+            def __del__(self):
+                print("up", flush=True)
+                while True:
+                    time.sleep(0.01)
+
+        mine = 5
+        slow = Slow()
+        del slow
+        while True:
+            time.sleep(0.01)
+        """,
+    )
+    check_good(live)
+    assert live.value("mine") == 5
+
+
 def test_a_rank_that_was_debugged_asks_no_questions_afterwards(live: NotebookKernel) -> None:
     failure(on_ranks(live, "if rank == 1: raise ValueError('bad')"))
     live.run("%distributed debug", answers=["q"]).check()

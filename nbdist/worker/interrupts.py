@@ -7,7 +7,8 @@ counts, and one which comes after its end does not.
 
 Python answers a signal only when its main thread comes back to Python code. A rank that waits in a
 collective does not: then, after a moment, a thread breaks the collective off. Nor does one that was just
-about to sleep when the signal came: a second signal, which means nothing, ends that sleep.
+about to sleep when the signal came: a second signal, which means nothing, ends that sleep. And where Python
+drops exceptions, in a hook of a fork or in ``__del__``, it drops KeyboardInterrupt too: that comes again then.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ import os
 import select
 import signal
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 # How long the main thread may take to come back by itself, and how long once it has been woken.
 _PATIENCE_S = 0.05
 _WOKEN_S = 0.02
+_AGAIN_S = 0.02  # after one was dropped: not before its hook has returned
 
 _WAKING = signal.SIGURG  # ignored by whoever does not ask for it
 
@@ -90,6 +95,7 @@ def install(
     signal.signal(_WAKING, lambda *_: None)
     # The C handler writes here at once, wherever the main thread is.
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    sys.unraisablehook = partial(_come_again, os.getpid(), sys.unraisablehook)
     # A signal to a child of the rank is none to the rank.
     os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
     watch = threading.Thread(target=_watch, args=(aim,), name="nbdist-interrupts", daemon=True)
@@ -123,6 +129,22 @@ def _on_interrupt(*_: object) -> None:
     _answered.set()
     if _listening:
         raise KeyboardInterrupt
+
+
+def _come_again(pid: int, tell: Callable[[Any], None], dropped: Any) -> None:
+    """Python has dropped an exception: an interrupt is not lost for it."""
+    if not issubclass(dropped.exc_type, KeyboardInterrupt) or not _came or os.getpid() != pid:
+        tell(dropped)
+        return
+    run = _run
+
+    def strike() -> None:
+        if _run == run and _listening:
+            os.kill(pid, signal.SIGINT)
+
+    timer = threading.Timer(_AGAIN_S, strike)
+    timer.daemon = True
+    timer.start()
 
 
 def _signals() -> bytes:
