@@ -337,6 +337,16 @@ def test_an_interrupt_that_python_drops_comes_again(live: NotebookKernel) -> Non
     assert live.value("mine") == 5
 
 
+def test_a_recursion_without_end(live: NotebookKernel) -> None:
+    live.run("def deeper(n):\n    return deeper(n + 1)").check()
+    run = on_ranks(live, "mine = 5\ndeeper(0)")
+    assert "RecursionError" in failure(run)
+    assert run.error is not None
+    assert "\n".join(run.error.traceback).count("return deeper(n + 1)") < 500
+    assert live.value("mine") == 5
+    check_good(live)
+
+
 def test_a_rank_that_was_debugged_asks_no_questions_afterwards(live: NotebookKernel) -> None:
     failure(on_ranks(live, "if rank == 1: raise ValueError('bad')"))
     live.run("%distributed debug", answers=["q"]).check()

@@ -7,8 +7,8 @@ counts, and one which comes after its end does not.
 
 Python answers a signal only when its main thread comes back to Python code. A rank that waits in a
 collective does not: then, after a moment, a thread breaks the collective off. Nor does one that was just
-about to sleep when the signal came: a second signal, which means nothing, ends that sleep. And where Python
-drops exceptions, in a hook of a fork or in ``__del__``, it drops KeyboardInterrupt too: that comes again then.
+about to sleep when the signal came: a second signal, which means nothing, ends that sleep. Where Python drops
+exceptions, in a hook of a fork or in ``__del__``, KeyboardInterrupt is dropped, too: it comes again then.
 """
 
 from __future__ import annotations

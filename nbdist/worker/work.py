@@ -20,6 +20,7 @@ from nbdist.messages import Outcome
 from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 
+_MOST_FRAMES = 100
 SHELLS_OWN = frozenset("_i _ii _iii _ih _oh _dh In Out exit quit get_ipython __builtins__".split())
 """Names of a namespace that belong to its IPython: a rank's history is not the notebook's."""
 
@@ -225,7 +226,7 @@ def is_group(error: BaseException) -> bool:
 
 def without_our_end(trace: types.TracebackType | None) -> types.TracebackType | None:
     """A traceback without the frames of nbdist's own in which the exception was raised in the end: a
-    wrong argument is the caller's affair."""
+    wrong argument is the caller's affair. Of a very long one the ends."""
     steps = []
     while trace is not None:
         steps.append(trace)
@@ -233,6 +234,8 @@ def without_our_end(trace: types.TracebackType | None) -> types.TracebackType | 
     users = list(steps)
     while users and _is_ours(users[-1]):
         users.pop()
+    if len(users) > _MOST_FRAMES:  # a recursion without end: to format them all takes many seconds
+        users = [*users[: _MOST_FRAMES // 2], *users[-_MOST_FRAMES // 2 :]]
     if len(users) == len(steps):
         return steps[0] if steps else None
     made = None
