@@ -261,7 +261,7 @@ class Ranks:
         """Ask the user for a rank. The user's interrupt, or the end of the run, ends that too."""
         try:
             with self.interrupts.asking():
-                if self.state.broken_off:
+                if self.state.broken_off or self.interrupted:  # by now; a later interrupt is raised here
                     return
                 reply = self._screen.ask(asked.question)
         except KeyboardInterrupt:
