@@ -261,4 +261,5 @@ def test_every_expression_of_a_cell_is_shown_where_the_user_wants_that(live: Not
     live.run("%config InteractiveShell.ast_node_interactivity = 'all'").check()
     run = live.run("rank\n'last'").check()
     live.run("%config InteractiveShell.ast_node_interactivity = 'last_expr'").check()
-    assert run.result == {"text/plain": "'last'"}
+    shown = [content["data"] for content in run.contents("execute_result")]
+    assert shown == [{"text/plain": "0"}, {"text/plain": "'last'"}]

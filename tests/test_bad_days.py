@@ -139,8 +139,9 @@ def test_a_session_whose_rank_was_killed_says_which(kernel: NotebookKernel) -> N
     )
     pids = kernel.value("pids")
     died = f"rank 1 of this session has died (rank 1: its process (pid {pids[1]}) was ended by SIGKILL)"
-    assert error_of(run).ename == "SessionError"
-    assert error_of(run).evalue.startswith(died)
+    assert run.error is not None
+    assert run.error.ename == "SessionError"
+    assert run.error.evalue.startswith(died)
 
 
 def test_a_rank_that_closes_its_connection_is_ended(kernel: NotebookKernel) -> None:

@@ -11,9 +11,9 @@ from nbdist.session.held import hold, release
 from nbdist.session.method import choose_method
 from nbdist.session.opening import assignments_for, load_torch, namespace_of, note_needed, open_ranks
 from nbdist.session.ranks import Ranks
-from nbdist.start.birth import Birth
+from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
-from nbdist.values.twins import Twins, twins_of
+from nbdist.values.twins import Twins
 from nbdist.values.walk import reached
 from nbdist.views.screen import Output, Screen
 from nbdist.worker.work import SHELLS_OWN, Wanted, Work

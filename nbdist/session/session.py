@@ -24,10 +24,10 @@ from nbdist.session.opening import assignments_for, load_torch, namespace_of, op
 from nbdist.session.overview import status_of
 from nbdist.session.ranks import Ranks
 from nbdist.shell import current_shell
-from nbdist.start.birth import Birth
+from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
 from nbdist.values.landing import Landed
-from nbdist.values.twins import Twins, twins_of
+from nbdist.values.twins import Twins
 from nbdist.values.walk import reached
 from nbdist.views.overview import SessionStatus
 from nbdist.views.screen import Screen

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nbdist.values.files import name_of, users_files
 from nbdist.values.twins import Twins
-from nbdist.values.walk import Reached
+from nbdist.values.walk import Reached, is_definition, is_notebooks
 from nbdist.worker.work import Wanted, Work
 
 
@@ -24,3 +25,14 @@ class Birth:
     twins: Twins
     work: Work | None
     wanted: Wanted
+
+
+def twins_of(found: Reached) -> Twins:
+    """Twins for a rank that is forked from this process: what was reached, and, whether the cell reads them
+    or not, each function and class of the notebook, which keep their identity, and all open files."""
+    for value in found.namespace.values():
+        if is_definition(value) and is_notebooks(value, found.namespace):
+            found.objects.setdefault(id(value), value)
+    held = {id(file): file for file in users_files() if id(file) not in found.objects}
+    labels = {**found.labels, **{key: name_of(file) for key, file in held.items()}}
+    return Twins(found.namespace, {**found.objects, **held}, labels, held=held.keys())

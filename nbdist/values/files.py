@@ -15,6 +15,7 @@ import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -69,6 +70,8 @@ class FileKind(Kind):
     def land(self, twin: Any, portable: Any) -> None:
         there, before = portable
         if before is not None and _place(twin) != before:
+            if not there.closed and _appends(twin):  # whoever writes, it goes behind what is there
+                return
             raise RuntimeError("the notebook itself has gone on with the file meanwhile")
         self._go_on(twin, there)
 
@@ -87,6 +90,10 @@ class HeldFileKind(FileKind):
             super()._go_on(twin, there)
         elif twin.writable():
             twin.seek(0, os.SEEK_END)
+
+
+def _appends(file: Any) -> bool:
+    return "a" in str(getattr(file, "mode", ""))
 
 
 def _file_classes() -> tuple[type, ...]:
@@ -149,6 +156,27 @@ def _regular_path(fd: int) -> str | None:
         return os.readlink(f"/proc/self/fd/{fd}") if stat.S_ISREG(os.fstat(fd).st_mode) else None
     except OSError:  # closed by now
         return None
+
+
+def forget_pending(files: Iterable[Any]) -> None:
+    """What files hold in memory, from a thread that wrote while this process was forked, is the other one's
+    to write."""
+    for file in files:
+        call_foreign(partial(_flush_to_nowhere, file))
+
+
+def _flush_to_nowhere(file: Any) -> None:
+    if type(file) not in LAYERS or file.closed or not file.writable():
+        return
+    own = os.dup(file.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, file.fileno(), inheritable=False)
+        file.flush()
+    finally:
+        os.dup2(own, file.fileno(), inheritable=False)
+        os.close(own)
+        os.close(nowhere)
 
 
 def name_of(file: Any) -> str:

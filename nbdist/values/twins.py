@@ -14,7 +14,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from nbdist.values.files import FileKind, HeldFileKind, files_among, layers_below, name_of, users_files
+from nbdist.values.files import (
+    FileKind,
+    HeldFileKind,
+    files_among,
+    forget_pending,
+    layers_below,
+)
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import Buffer, Content, Kind, Spans, attributes_of
 from nbdist.values.kinds import KindCache, kind_of
@@ -24,7 +30,7 @@ from nbdist.values.plain import Instance
 from nbdist.values.remote import Remote
 from nbdist.values.shards import Shards, Whole
 from nbdist.values.snapshot import PLAIN, Changes, Snapshot
-from nbdist.values.walk import Reached, is_definition, is_notebooks, reached_inside, without_gc
+from nbdist.values.walk import reached_inside, without_gc
 
 _SHARDED_ONES = ("_is_param", "_fsdp_flattened")  # attributes that a parameter is given by what shards it
 
@@ -246,6 +252,7 @@ class Twins:
 
     def settle_files(self) -> None:
         """Open files stand where this process finds them: threads may have written meanwhile."""
+        forget_pending(self.files)
         for key, (kind, _) in self._before.items():
             if isinstance(kind, FileKind):
                 self._before[key] = (kind, call_foreign(partial(kind.content, self.known[key])))
@@ -386,14 +393,3 @@ class Twins:
     def unbound(self) -> list[str]:
         """Names that the namespace has lost."""
         return [name for name in self.names if name not in self.namespace]
-
-
-def twins_of(found: Reached) -> Twins:
-    """Twins for a rank that is forked from this process: what was reached, and, whether the cell reads them
-    or not, each function and class of the notebook, which keep their identity, and all open files."""
-    for value in found.namespace.values():
-        if is_definition(value) and is_notebooks(value, found.namespace):
-            found.objects.setdefault(id(value), value)
-    held = {id(file): file for file in users_files() if id(file) not in found.objects}
-    labels = {**found.labels, **{key: name_of(file) for key, file in held.items()}}
-    return Twins(found.namespace, {**found.objects, **held}, labels, held=held.keys())
