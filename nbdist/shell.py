@@ -14,6 +14,12 @@ def current_shell() -> Any:
     return ask() if ask is not None else None
 
 
+def namespace_of(shell: Any) -> dict[str, Any]:
+    """The global names of a shell, or those of the running program."""
+    namespace: dict[str, Any] = shell.user_ns if shell is not None else sys.modules["__main__"].__dict__
+    return namespace
+
+
 MODULE = "<module>"
 
 

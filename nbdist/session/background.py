@@ -13,7 +13,8 @@ from nbdist.options import Options
 from nbdist.session.between import BetweenCells
 from nbdist.session.ending import RichValue, failure_in, raise_failure, report
 from nbdist.session.once import OneShot
-from nbdist.session.opening import namespace_of, note_needed
+from nbdist.session.opening import note_needed
+from nbdist.shell import namespace_of
 from nbdist.state import RunState
 from nbdist.values.since import Since
 from nbdist.views.panel import Panel, panel_for

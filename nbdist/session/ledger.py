@@ -51,9 +51,8 @@ class Ledger:
 
     def __init__(self, twins: Twins, names: Mapping[str, Any]):
         self._twins = twins
-        self._bound_by: dict[
-            str, frozenset[int]
-        ] = {}  # names that some ranks have bound, and others may lack
+        # Names that some ranks have bound, and others may lack.
+        self._bound_by: dict[str, frozenset[int]] = {}
         self._seen = dict(names)
         self._around = _surroundings()
         self._newer: dict[int, int] = {}
@@ -81,11 +80,7 @@ class Ledger:
         found = self._found(work, wanted, push)
         changes, apart = self._changes(found, push)
         names = self._names(found, changes, push)
-        missing = {
-            name
-            for name in self._bound_by.keys() & found.names - names
-            if ranks is None or not self._bound_by[name].issuperset(ranks)
-        }
+        missing = self._missing(found.names - names, ranks)
         around = _surroundings()
         new = {key: obj for key, obj in found.objects.items() if key not in self._twins.known}
         echo = Echo(new, found.labels)
@@ -117,6 +112,14 @@ class Ledger:
             apart=apart,
             unsent=self._unsent(changes, found),
         )
+
+    def _missing(self, names: AbstractSet[str], ranks: Collection[int] | None) -> set[str]:
+        """Those of names that only other ranks have bound."""
+        return {
+            name
+            for name in self._bound_by.keys() & names
+            if ranks is None or not self._bound_by[name].issuperset(ranks)
+        }
 
     def _unsent(self, changes: Changes, found: Reached) -> dict[str, str]:
         """What has changed and cannot be sent; it is said once."""
@@ -308,9 +311,8 @@ class Ledger:
         """What the work reads must be there; what it assigns by itself may be missing."""
         for key, why in lost.items():
             kind, _, name = key.partition(":")
+            # What only some ranks lack, one that reads it asks for itself.
             if kind == "missing" or (kind == "name" and name in names and self._may_lack(name, work)):
-                continue
-            if kind == "missing":  # only some ranks lack it: one that reads it says so
                 continue
             if kind in ("object", "memory"):
                 name = self._twins.labels[int(name)]

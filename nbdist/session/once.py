@@ -9,8 +9,9 @@ from nbdist.options import Options, spelled
 from nbdist.session.ending import RichValue, raise_failure, report
 from nbdist.session.held import hold, release
 from nbdist.session.method import choose_method
-from nbdist.session.opening import assignments_for, load_torch, namespace_of, note_needed, open_ranks
+from nbdist.session.opening import assignments_for, load_torch, note_needed, open_ranks
 from nbdist.session.ranks import Ranks
+from nbdist.shell import namespace_of
 from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
 from nbdist.values.twins import Twins

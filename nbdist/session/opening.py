@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -40,12 +39,6 @@ def assignments_for(options: Options) -> list[Assignment]:
         )
         for rank, device in enumerate(devices)
     ]
-
-
-def namespace_of(shell: Any) -> dict[str, Any]:
-    """The notebook's global names, or those of the running program."""
-    namespace: dict[str, Any] = shell.user_ns if shell is not None else sys.modules["__main__"].__dict__
-    return namespace
 
 
 def open_ranks(

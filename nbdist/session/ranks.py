@@ -320,10 +320,6 @@ class Ranks:
             lost |= {f"{title}{of_rank}": reason for title, reason in arrived.values.lost.items()}
         return lost
 
-    def results(self) -> list[Any]:
-        """Every rank's result, by rank."""
-        return [self._read(rank).get("result") if rank in self._arrived else None for rank in self._runs_on]
-
     def imported(self) -> tuple[str, ...]:
         """Parts of torch that the first rank had to import by itself."""
         values = self.handed_over(self._runs_on[0])

@@ -20,10 +20,10 @@ from nbdist.session.ledger import Ledger
 from nbdist.session.logs import tail
 from nbdist.session.looking import Answer
 from nbdist.session.method import choose_method
-from nbdist.session.opening import assignments_for, load_torch, namespace_of, open_ranks
+from nbdist.session.opening import assignments_for, load_torch, open_ranks
 from nbdist.session.overview import status_of
 from nbdist.session.ranks import Ranks
-from nbdist.shell import current_shell
+from nbdist.shell import current_shell, namespace_of
 from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
 from nbdist.values.landing import Landed
@@ -195,12 +195,10 @@ class Session:
         ranks = self._running()
         with ranks.interrupts.answered():
             wanted = Wanted(results=True, live=True, output=())
-            state, _ = self._do(CallWork(function, args, kwargs), wanted, self._options)
+            state, landed = self._do(CallWork(function, args, kwargs), wanted, self._options)
             self._raise_if_failed(ranks, state)
-            results = ranks.results()
-            for title, reason in ranks.lost().items():
-                self._screen.note(f"{title} stays behind: {reason}")
-            return results
+        report(landed, ranks, self._screen)
+        return [landed.results.get(rank) for rank in range(len(ranks.assignments))]
 
     def run_work(self, work: Work, options: Options) -> Any:
         """Do a piece of the notebook's work, a cell, and write what it changed into the notebook.

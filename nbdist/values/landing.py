@@ -19,6 +19,7 @@ class Landed:
 
     Attributes:
         result: the work's value; None when there was none.
+        results: every rank's own, by rank.
         names: names that were bound.
         gathered: for each gathered name the values of the ranks that sent one, by rank.
         lost: what stays behind, with the reason.
@@ -29,6 +30,7 @@ class Landed:
     """
 
     result: Any = None
+    results: dict[int, Any] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     gathered: dict[str, dict[int, Any]] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
@@ -54,7 +56,7 @@ def land(
         ranks: who did the work: gathered lists have an entry for each, None for one that sent none.
         lead: the rank whose names, changes and result these are.
     """
-    landed = Landed()
+    landed = Landed(results={rank: values.get("result") for rank, values in arrived.items()})
     own = arrived.get(lead, {})
     for key, value in own.items():
         kind, _, name = key.partition(":")

@@ -18,7 +18,7 @@ from typing import Any
 from nbdist.messages import Finished, Parcel, SendAgain, Values
 from nbdist.shell import current_shell
 from nbdist.values.memory import write_memory
-from nbdist.values.parcel import Echo, pack
+from nbdist.values.parcel import Echo, Packed, pack
 from nbdist.values.reasons import explain
 from nbdist.values.shards import MISSING
 from nbdist.values.size import described
@@ -146,20 +146,10 @@ def finished(
         if not is_lead and not (values or refused or missing):
             return HandOver(message=Finished(outcome=done.outcome))
         chosen = {key: value for key, value in values.items() if key not in again.without}
-        limits = Limits(wanted.max_return, partial(_is_asked, wanted))
         echo = _echo(chosen, twins) if wanted.live and rank == 0 == wanted.lead else None
-        by_value = rank != 0 or not is_lead or wanted.results
-        packed = pack(
-            chosen,
-            twins,
-            definitions_only=by_value,
-            admit=limits.admit,
-            echo=echo,
-            lends=not again.copied,
+        packed, unpacked, saved = _pack(
+            chosen, echo, done, twins, wanted, names, rank=rank, logs=logs, copied=again.copied
         )
-        unpacked = {key: _explained(key, chosen, twins, why) for key, why in packed.lost.items()}
-        unfit = {key: unpacked[key] for key in limits.unfit}
-        saved = _saved(unfit, done, twins, names, logs, rank) if unfit and not wanted.live else {}
     without = {key: reason for key, reason in again.without.items() if not key.startswith(MISSING)}
     lost = {**missing, **refused, **without, **unpacked}
     if wanted.live and wanted.output is None:
@@ -183,6 +173,34 @@ def finished(
         held=packed.held,
         offer=Offer(echo or Echo({}, {}), in_place if rank == 0 else frozenset()),
     )
+
+
+def _pack(
+    chosen: Mapping[str, Any],
+    echo: Echo | None,
+    done: Done,
+    twins: Twins,
+    wanted: Wanted,
+    names: Mapping[str, Any],
+    *,
+    rank: int,
+    logs: str,
+    copied: bool,
+) -> tuple[Packed, dict[str, str], dict[str, str]]:
+    """Values packed, by key why some are not, and by title where those are that there was no room for."""
+    limits = Limits(wanted.max_return, partial(_is_asked, wanted))
+    packed = pack(
+        chosen,
+        twins,
+        definitions_only=rank != 0 or rank != wanted.lead or wanted.results,
+        admit=limits.admit,
+        echo=echo,
+        lends=not copied,
+    )
+    unpacked = {key: _explained(key, chosen, twins, why) for key, why in packed.lost.items()}
+    unfit = {key: unpacked[key] for key in limits.unfit}
+    saved = _saved(unfit, done, twins, names, logs, rank) if unfit and not wanted.live else {}
+    return packed, unpacked, saved
 
 
 def _echo(chosen: Mapping[str, Any], twins: Twins) -> Echo:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import sys
 import traceback
 import types
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 
 from nbdist.cell import Cell, evaluated
 from nbdist.messages import Outcome
-from nbdist.shell import current_shell
+from nbdist.shell import current_shell, namespace_of
 from nbdist.values.foreign import Refusal, call_foreign
 
 _MOST_FRAMES = 100
@@ -87,21 +86,15 @@ class NoWork:
 
 def bind_names(values: Mapping[str, Any]) -> None:
     """Bind names in this rank's namespace."""
-    _namespace().update(values)
+    namespace_of(current_shell()).update(values)
 
 
 def values_of(names: Collection[str], rank: int) -> dict[str, Any] | None:
     """One rank's values of names, without those that it has not; None on the others."""
     if int(os.environ["RANK"]) != rank:
         return None
-    namespace = _namespace()
+    namespace = namespace_of(current_shell())
     return {name: namespace[name] for name in names if name in namespace}
-
-
-def _namespace() -> dict[str, Any]:
-    shell = current_shell()
-    namespace: dict[str, Any] = sys.modules["__main__"].__dict__ if shell is None else shell.user_ns
-    return namespace
 
 
 class Work(Protocol):
