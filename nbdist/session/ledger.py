@@ -25,7 +25,7 @@ from nbdist.values.parcel import Echo, pack
 from nbdist.values.reasons import explain
 from nbdist.values.size import described
 from nbdist.values.snapshot import Changes
-from nbdist.values.surroundings import RANDOM, Surroundings, difference, surroundings
+from nbdist.values.surroundings import difference, surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.walk import Reached, reached
 from nbdist.worker.sources import sources_of
@@ -54,7 +54,7 @@ class Ledger:
         # Names that some ranks have bound, and others may lack.
         self._bound_by: dict[str, frozenset[int]] = {}
         self._seen = dict(names)
-        self._around = _surroundings()
+        self._around = surroundings(given=True, live=True)
         self._newer: dict[int, int] = {}
         self._rebound: set[str] = set()
         self._ranks_own: set[str] = set()
@@ -81,7 +81,7 @@ class Ledger:
         changes, apart = self._changes(found, push)
         names = self._names(found, changes, push)
         missing = self._missing(found.names - names, ranks)
-        around = _surroundings()
+        around = surroundings(given=True, live=True)
         new = {key: obj for key, obj in found.objects.items() if key not in self._twins.known}
         echo = Echo(new, found.labels)
         values = {
@@ -196,7 +196,7 @@ class Ledger:
         for key in landed.twins:
             self._made.setdefault(landed.labels.get(key, ""), set()).add(key)
         if landed.around:
-            self._around = _surroundings()
+            self._around = surroundings(given=True, live=True)
 
     def bound_by(self, names: Iterable[str], ranks: Collection[int] | None) -> None:
         """Names that ranks have bound: all of them, or some, and others get them before they read them."""
@@ -368,8 +368,3 @@ def _version(obj: Any) -> int:
 def _memory_bytes(obj: Any) -> int:
     memory = kind_of(obj).memory(obj)
     return memory.size_bytes if isinstance(memory, Buffer) else 0
-
-
-def _surroundings() -> Surroundings:
-    """The notebook's; ranks that stay draw their own random numbers."""
-    return {title: value for title, value in surroundings(given=True).items() if title not in RANDOM}

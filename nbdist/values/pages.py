@@ -116,6 +116,8 @@ def written(buffers: Iterable[Buffer]) -> set[Buffer]:
     Where the page map cannot be read, all of them.
     """
     wanted = set(buffers)
+    if not wanted:
+        return wanted
     try:
         pagemap = os.open(_PAGEMAP, os.O_RDONLY)
     except OSError:

@@ -27,7 +27,7 @@ Surroundings = Mapping[str, Any]
 PATH = "sys.path"
 ENVIRONMENT = "the environment"
 GRAD_MODE = "torch's grad mode"
-RANDOM = frozenset({"random's state", "numpy's random state", "torch's random state"})
+_RANDOM = frozenset({"random's state", "numpy's random state", "torch's random state"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,11 +273,29 @@ _FACTS: dict[str, _Fact] = {
 """In the order in which they are written: what is imported comes from ``sys.path``."""
 
 
-def surroundings(*, given: bool = False) -> Surroundings:
-    """What can be told of this process now, by title; or only what other processes are given of it."""
-    facts = {title: fact for title, fact in _FACTS.items() if fact.given or not given}
-    told = {title: call_foreign(fact.read) for title, fact in facts.items() if fact.module in sys.modules}
+def surroundings(*, given: bool = False, live: bool = False) -> Surroundings:
+    """What can be told of this process now, by title.
+
+    Args:
+        given: only what other processes are given of it.
+        live: of ranks that stay, which draw their own random numbers.
+    """
+    told = {title: call_foreign(_FACTS[title].read) for title in _titles(given=given, live=live)}
     return {title: value for title, value in told.items() if not isinstance(value, Refusal)}
+
+
+def is_all(told: Surroundings, *, live: bool) -> bool:
+    """Whether nothing is missing in it: a library that has been loaded since may have something to tell."""
+    return told.keys() == set(_titles(given=False, live=live))
+
+
+def _titles(*, given: bool, live: bool) -> list[str]:
+    left_out = _RANDOM if live else ()
+    return [
+        title
+        for title, fact in _FACTS.items()
+        if (fact.given or not given) and title not in left_out and fact.module in sys.modules
+    ]
 
 
 def difference(before: Surroundings, after: Surroundings) -> Surroundings:
@@ -292,6 +310,8 @@ def difference(before: Surroundings, after: Surroundings) -> Surroundings:
 
 def _same(one: Any, other: Any) -> bool:
     """As far as their pickles tell; what has none cannot be sent either."""
+    if one is other:
+        return True
     pickles = [call_foreign(partial(pickle.dumps, value)) for value in (one, other)]
     return pickles[0] == pickles[1] or any(isinstance(made, Refusal) for made in pickles)
 

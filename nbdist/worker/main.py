@@ -35,7 +35,7 @@ from nbdist.values.graph import dump_error
 from nbdist.values.memory import open_memory
 from nbdist.values.news import UNWRAPPED, take_news
 from nbdist.values.parcel import Echo, unpack_each
-from nbdist.values.surroundings import ENVIRONMENT, GRAD_MODE, RANDOM, Surroundings, difference, surroundings
+from nbdist.values.surroundings import ENVIRONMENT, GRAD_MODE, Surroundings, difference, is_all, surroundings
 from nbdist.values.twins import Twins
 from nbdist.worker import interrupts
 from nbdist.worker.afterfork import note_last_words
@@ -75,6 +75,7 @@ class Rank:
         self._still_lent: dict[str, Any] = {}
         self._questions = Questions(channel, self._outbox, lambda: self._group.scope.rank)
         self._around: Surroundings = {}
+        self._left: Surroundings = {}  # as the last work left it, until the notebook has changed something
         self._own_variables = frozenset(environment(assignment))
         self._own_names = OwnNames()
         self._watch = Watch(twins.namespace, self._group, self._outbox)
@@ -191,14 +192,14 @@ class Rank:
         """
         self._done, self._lent = Done(), None  # frames of an exception hold memory
         self._work = work
-        around = self._surroundings()
+        around = self._left if is_all(self._left, live=True) else self._surroundings()
         with self._watch.working():
             entered = self._attempt(partial(self._enter, group, ranks))
             done = self._attempt(work.run) if entered.error is None else entered
         if not self._outbox.in_owner:
             _end_child(done)
         self._bars.end_all()
-        after = self._surroundings()
+        after = self._left = self._surroundings()
         if done.error is not None:
             # An interrupt may have struck where torch was about to switch gradients on again.
             after = {title: value for title, value in after.items() if title != GRAD_MODE}
@@ -235,9 +236,7 @@ class Rank:
         """The notebook's, as far as they come back: from rank 0, and nothing of the run's own."""
         if self._assignment.rank != self._wanted.lead or self._wanted.results:
             return {}
-        around = surroundings()
-        if self._wanted.live:  # ranks that stay draw their own random numbers
-            around = {title: value for title, value in around.items() if title not in RANDOM}
+        around = surroundings(live=self._wanted.live)
         own = self._own_variables
         kept = {name: value for name, value in around[ENVIRONMENT].items() if name not in own}
         return {**around, ENVIRONMENT: kept}
@@ -271,6 +270,8 @@ class Rank:
 
         def unpack() -> Done:
             before = dict(self._twins.namespace)
+            if any(key.startswith("around:") for key, *_ in message.news.frames):
+                self._left = {}
             rest = take_news(message, news_fd, self._twins)
             self._own_names.given(self._twins.namespace, before)
             learn_sources(rest.get("sources", {}))

@@ -204,6 +204,8 @@ def run_cell(text: str, number: int) -> Done:
     outcome = shell.run_cell(text, store_history=False)
     error = outcome.error_before_exec or outcome.error_in_exec
     shown = tracebacks.end(error)
+    # IPython 9 keeps all that was printed, for saving a history as a notebook; no rank does that.
+    getattr(shell.history_manager, "outputs", {}).clear()
     if error is None or is_good_exit(error):
         return Done(result=hook.value)
     return Done(error=error, traceback=shown, cell_line=_cell_line(error, shell.user_ns))
