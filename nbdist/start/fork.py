@@ -20,6 +20,7 @@ from typing import NoReturn
 from nbdist.errors import LaunchError
 from nbdist.forksafety import fork_gate, heal, no_logging
 from nbdist.messages import Assignment
+from nbdist.shell import current_shell
 from nbdist.start.birth import Birth
 from nbdist.start.process import reap_child
 from nbdist.start.worker import Ends, Worker, end_workers, not_started
@@ -41,8 +42,13 @@ def fork_workers(assignments: Sequence[Assignment], birth: Birth) -> list[Worker
             "Ranks are forked from the kernel's main thread, and this is another one "
             f"({threading.current_thread().name}). Run the cell in the notebook itself."
         )
-    # What the notebook's files hold in memory is the kernel's to write, once.
+    # What the notebook's files and its history hold in memory is the kernel's to write, once.
     flush_files(birth.twins.files)
+    shell = current_shell()
+    if shell is not None:
+        from nbdist.worker.history import write_out
+
+        write_out(shell)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an ipykernel's streams have a thread to write, here
             stream.flush()

@@ -26,7 +26,7 @@ from nbdist.messages import Display, Raised
 from nbdist.worker import interrupts
 from nbdist.worker.bars import Bars
 from nbdist.worker.capture import Outbox
-from nbdist.worker.history import only_read, write_out
+from nbdist.worker.history import only_read
 from nbdist.worker.markup import MarkupBars
 from nbdist.worker.widgets import WIDGET_MIME, Widgets
 from nbdist.worker.work import Done, formatted, is_good_exit, is_group, line_in, without_our_end
@@ -174,13 +174,11 @@ def _keep_messages_here(kernel: Any, outbox: Outbox) -> None:
 
 
 def know_cell(shell: Any, text: str) -> None:
-    """In the kernel: what the cell defines will have this source, in tracebacks and for `inspect`. Its
-    history is written.
+    """In the kernel: what the cell defines will have this source, in tracebacks and for `inspect`.
 
     Raises:
         CellSyntaxError: it is no Python.
     """
-    write_out(shell)
     try:
         code = shell.transform_cell(text)
         file = shell.compile.cache(code, shell.displayhook.prompt_count, raw_code=text)
