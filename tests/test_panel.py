@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nbdist.messages import Display
+from nbdist.views.colours import text_html
 from nbdist.views.flood import LATEST_CHARS, LATEST_LINES
-from nbdist.views.html import tail_html, text_html
+from nbdist.views.html import tail_html
 from nbdist.views.items import Item, Shown, Stream
 from nbdist.views.tail import LATEST_DISPLAYS, Line, Tail
 

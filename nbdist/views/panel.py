@@ -17,7 +17,8 @@ from typing import Any, Protocol
 from nbdist.errors import RankFailedError
 from nbdist.forksafety import fork_gate
 from nbdist.messages import Asking, Reply
-from nbdist.views.html import tail_html, text_html
+from nbdist.views.colours import text_html
+from nbdist.views.html import tail_html
 from nbdist.views.items import Item, Stream
 from nbdist.views.screen import Output, Screen
 from nbdist.views.tail import Tail
