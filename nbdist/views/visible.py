@@ -19,7 +19,7 @@ _OTHER_CODES = re.compile(
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but for tabulators and line ends
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # they turn the direction of reading
-    "\u2028\u2029\ufeff\ufff9-\ufffb"  # other line ends, marks
+    "\u2028\u2029\ufeff\ufff9-\ufffb\ufffe\uffff"  # other line ends, marks, no characters
     "\ud800-\udfff]"  # halves of a character: no encoding takes them
 )
 

@@ -153,10 +153,10 @@ def _round_step(least: float) -> float:
 
 def _tick_text(value: float, step: float) -> str:
     """Short, and told apart from its neighbour's."""
+    if step >= 1e-4 and abs(value) < 1e6:
+        return f"{value + 0.0:.{max(0, -floor(log10(step) + 1e-9))}f}"
     if abs(value) < step / 2:
         return "0"
-    if step >= 1e-4 and abs(value) < 1e6:
-        return f"{value:.{max(0, -floor(log10(step) + 1e-9))}f}"
     digits = max(0, floor(log10(abs(value))) - floor(log10(step) + 1e-9))
     mantissa, _, power = f"{value:.{min(digits, 12)}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(power)}"

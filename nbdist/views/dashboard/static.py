@@ -15,7 +15,7 @@ from nbdist.views.dashboard.room import KEPT, LIVE, Room, lines, size_of, take, 
 from nbdist.views.dashboard.static_log import log_html
 from nbdist.views.dashboard.static_ranks import ranks_html
 from nbdist.views.dashboard.styles import BODY, DIM, FRAME, PRE, SUMMARY, TONES
-from nbdist.views.dashboard.words import count_text, elapsed_text, facts_of, picture_text, tone_of
+from nbdist.views.dashboard.words import count_text, elapsed_text, facts_of, picture_text, state_of, tone_of
 
 __all__ = ["picture_html", "picture_text"]
 
@@ -50,7 +50,7 @@ def _heading(picture: Picture, now_ms: float | None) -> str:
     heading = picture["heading"]
     colour = TONES[tone_of(heading["state"])]
     facts = " · ".join(text(fact, 80) for fact in facts_of(heading, now_ms))
-    told = text(heading["told"] or heading["state"], 160)
+    told = text(state_of(heading, 160), 160)
     title = f"<b><bdi>{text(heading['title'], 120)}</bdi></b>"
     state = f'<b style="color:{colour}"><bdi>{told}</bdi></b>'
     line = (

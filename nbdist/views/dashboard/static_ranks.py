@@ -18,6 +18,7 @@ from nbdist.views.dashboard.words import (
     ranks_of,
     since_of,
     spread_of,
+    state_of,
     tone_of,
     use_of,
 )
@@ -79,7 +80,7 @@ def _state(one: RankPicture, now_ms: float | None) -> Iterator[str]:
 
 
 def _word(one: RankPicture) -> str:
-    return f'<b style="color:{TONES[tone_of(one["state"])]}">{text(one["told"] or one["state"], 80)}</b>'
+    return f'<b style="color:{TONES[tone_of(one["state"])]}">{text(state_of(one, 80), 80)}</b>'
 
 
 def _cell(*parts: str) -> str:

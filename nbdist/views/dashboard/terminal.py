@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,13 +19,14 @@ from nbdist.views.dashboard.words import (
     place_of,
     ranks_of,
     since_of,
+    state_of,
     tone_of,
     use_of,
 )
 from nbdist.views.visible import one_line
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 _COLOURS: Mapping[Tone, str] = {
     "good": "green",
@@ -39,6 +41,7 @@ _MOST_BARS = 4
 _MOST_FAILURES = 4
 _CELL_CHARS = 80
 _BAR_CELLS = 20
+_GAP = "  "
 
 
 class _Row(NamedTuple):
@@ -46,59 +49,73 @@ class _Row(NamedTuple):
     cells: tuple[str, ...]
 
 
-def picture_renderable(
-    picture: Picture, *, rows: int = _MOST_ROWS, now_ms: float | None = None
-) -> RenderableType:
-    """The picture for `rich.live.Live`; it needs rich.
+class _Piece(NamedTuple):
+    """A part of a line: its text and its style, in rich's words."""
 
-    Args:
-        rows: ranks with a row of their own; of more ranks it is said how many are in which state.
-        now_ms: of a run that goes on, so that it can say how long.
-    """
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+    text: str
+    style: str = ""
 
-    heading = picture["heading"]
-    head = Text(no_wrap=True, overflow="ellipsis")
-    for number, part in enumerate(_heading(picture, now_ms)):
-        style = ("bold", _COLOURS[tone_of(heading["state"])], "dim")[min(number, 2)]
-        head.append(f"{' ' if number else ''}{part}", style)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in _COLUMNS:
-        table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=None)
-    for row in _rows(picture, rows, now_ms):
-        texts = [Text(cell, no_wrap=True, overflow="ellipsis") for cell in row.cells]
-        texts[1].stylize(_COLOURS[row.tone])
-        table.add_row(*texts)
-    parts: list[RenderableType] = [head, *([table] if table.row_count else [])]
-    parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in _bars(picture["bars"])]
-    parts += [Text(line, style="red", overflow="fold") for line in _failures(picture)]
-    return Group(*parts)
+
+class PictureRenderable:
+    """A picture that rich can show, such as in a `rich.live.Live`."""
+
+    def __init__(self, picture: Picture, *, rows: int = _MOST_ROWS, now_ms: float | None = None):
+        """
+        Args:
+            rows: ranks with a row of their own; of more ranks it is said how many are in which state.
+            now_ms: of a run that goes on, so that it can say how long.
+        """
+        self._picture, self._rows, self._now_ms = picture, rows, now_ms
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        for line in _lines(self._picture, options.max_width, self._rows, self._now_ms):
+            yield Text.assemble(*line, no_wrap=True, overflow="ellipsis")
 
 
 def picture_lines(
     picture: Picture, *, width: int = 80, rows: int = _MOST_ROWS, now_ms: float | None = None
 ) -> list[str]:
-    """The picture as plain lines, none wider than `width` characters of a terminal.
+    """The picture as plain lines, none wider than `width` columns of a terminal.
 
     Args:
-        rows: as for `picture_renderable`; so `now_ms`.
+        rows: as for `PictureRenderable`; so `now_ms`.
     """
-    table = [_COLUMNS, *(row.cells for row in _rows(picture, rows, now_ms))]
-    lines = [" ".join(_heading(picture, now_ms))]
-    if len(table) > 1:
-        widths = _widths(table, width)
-        lines += ["  ".join(map(_padded, row, widths)).rstrip() for row in table]
-    lines += [*_bars(picture["bars"]), *_failures(picture)]
-    return [_cut(line, width) for line in lines]
+    lines = _lines(picture, width, rows, now_ms)
+    return [_cut("".join(piece.text for piece in line).rstrip(), width) for line in lines]
 
 
-def _heading(picture: Picture, now_ms: float | None) -> Iterator[str]:
+def _lines(picture: Picture, width: int, rows: int, now_ms: float | None) -> Iterator[list[_Piece]]:
+    yield _heading(picture, now_ms)
+    yield from _table(list(_rows(picture, rows, now_ms)), width)
+    yield from ([_Piece(line)] for line in _bars(picture["bars"]))
+    for failure in _failures(picture):
+        yield from ([_Piece(line, _COLOURS["bad"])] for line in textwrap.wrap(failure, max(width, 10)))
+
+
+def _heading(picture: Picture, now_ms: float | None) -> list[_Piece]:
     heading = picture["heading"]
-    yield one_line(heading["title"], 60)
-    yield one_line(heading["told"] or heading["state"], 60)
-    yield "· " + " · ".join(one_line(fact, 40) for fact in facts_of(heading, now_ms))
+    return [
+        _Piece(one_line(heading["title"], 60), "bold"),
+        _Piece(f" {state_of(heading, 60)}", _COLOURS[tone_of(heading["state"])]),
+        _Piece("".join(f" · {one_line(fact, 40)}" for fact in facts_of(heading, now_ms)), "dim"),
+    ]
+
+
+def _table(rows: Sequence[_Row], width: int) -> Iterator[list[_Piece]]:
+    if not rows:
+        return
+    kept = [place for place in range(len(_COLUMNS)) if any(row.cells[place] for row in rows)]
+    columns = [[_COLUMNS[place], *(row.cells[place] for row in rows)] for place in kept]
+    widths = _widths(columns, width)
+    state = kept.index(1)
+    for number, cells in enumerate(zip(*columns, strict=True)):
+        styles = ["dim" if number == 0 else ""] * len(cells)
+        if number:
+            styles[state] = _COLOURS[rows[number - 1].tone]
+        padded = (f"{_padded(cell, width)}{_GAP}" for cell, width in zip(cells, widths, strict=True))
+        yield [_Piece(text, style) for text, style in zip(padded, styles, strict=True)]
 
 
 def _rows(picture: Picture, most: int, now_ms: float | None) -> Iterator[_Row]:
@@ -115,12 +132,11 @@ def _rows(picture: Picture, most: int, now_ms: float | None) -> Iterator[_Row]:
 def _rank_row(rank: int, one: RankPicture, now_ms: float | None) -> _Row:
     since = since_of(one, now_ms)
     place = place_of(one)
-    where = " · ".join(part for part in (place, since, f"straggler: {one['straggler']}") if part)
-    if not one["straggler"]:
-        where = " · ".join(part for part in (place, since) if part)
+    straggler = f"straggler: {one['straggler']}" if one["straggler"] else ""
+    where = " · ".join(part for part in (straggler, place, since) if part)
     cells = (
         str(rank),
-        one["told"] or one["state"],
+        state_of(one, _CELL_CHARS),
         where,
         " ".join(use_of(one)),
         ", ".join(metrics_of(one, 3, 16)),
@@ -154,10 +170,10 @@ def _failures(picture: Picture) -> Iterator[str]:
         yield f"{len(causes) - _MOST_FAILURES:,} more failures"
 
 
-def _widths(table: Sequence[Sequence[str]], width: int) -> list[int]:
+def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
     """Columns as wide as they need to be; where that is too much the widest give."""
-    widths = [max(map(_cells, column)) for column in zip(*table, strict=True)]
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
+    widths = [max(map(_cells, column)) for column in columns]
+    while sum(widths) + len(_GAP) * len(widths) > width and max(widths) > 1:
         widest = widths.index(max(widths))
         widths[widest] -= 1
     return widths

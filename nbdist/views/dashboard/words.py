@@ -87,6 +87,11 @@ def facts_of(heading: Heading, now_ms: float | None) -> list[str]:
     return [fact for fact in (ranks, heading["devices"], elapsed) if fact]
 
 
+def state_of(one: Heading | RankPicture, most_chars: int) -> str:
+    """The state in words, or else in a word."""
+    return one_line(one["told"], most_chars) or one["state"]
+
+
 def place_of(rank: RankPicture) -> str:
     """Where a rank is: ``line 3: loss.backward()``; empty where nobody knows."""
     if rank["line"] is None:
