@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from nbdist.session import Run, Session, launch
     from nbdist.training import (
         is_rank_zero,
+        log,
         mean,
         print_rank_zero,
         seed_everything,
         setup,
         setup_loader,
+        track,
     )
 
 __version__ = "0.1.0.dev0"
@@ -33,6 +35,8 @@ _HOMES = {
     "Run": "session",
     "setup": "training",
     "setup_loader": "training",
+    "log": "training",
+    "track": "training",
     "is_rank_zero": "training",
     "print_rank_zero": "training",
     "mean": "training",
@@ -50,6 +54,8 @@ __all__ = [  # noqa: RUF022  in the order of _HOMES
     "Run",
     "setup",
     "setup_loader",
+    "log",
+    "track",
     "is_rank_zero",
     "print_rank_zero",
     "mean",
@@ -66,7 +72,9 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'nbdist' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"nbdist.{home}"), name)
+    value = getattr(importlib.import_module(f"nbdist.{home}"), name)
+    globals()[name] = value  # the next use finds it at once: `log` is called in every step
+    return value
 
 
 def __dir__() -> list[str]:

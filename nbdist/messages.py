@@ -1,7 +1,7 @@
 """What crosses the boundary between the kernel and a rank: plain frozen records.
 
 Rank to kernel: `Mark`, `Ready`, `Text`, `Display`, `Progress`, `Asking`, `Standing`, `Raised`, `HandingOver`,
-`Finished`, `Looked`. Kernel to rank: `Run`, `Look`, `Debug`, `Reply`, `SendAgain`, `Leave`.
+`Finished`, `Looked`, and numbers: `Logged`, `Usage`. Kernel to rank: `Run`, `Look`, `Debug`, `Reply`, `SendAgain`, `Leave`.
 What the kernel sees or does by itself of a rank (`Wrote`, `Answered`, `Died`, `Stuck`) has the same form, so
 that one `fold` takes them all.
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nbdist.errors import Failure
+from nbdist.figures import Logged, Usage
 from nbdist.looks import Look, Looked, NameInfo
 
 # Environment variables that tell `nbdist.setup` and its relatives in a rank what the run was asked for.
@@ -395,7 +396,19 @@ class Stuck:
 
 
 FromRank = (
-    Mark | Ready | Text | Display | Progress | Asking | Standing | Raised | HandingOver | Finished | Looked
+    Mark
+    | Ready
+    | Text
+    | Display
+    | Progress
+    | Asking
+    | Standing
+    | Raised
+    | HandingOver
+    | Finished
+    | Looked
+    | Logged
+    | Usage
 )
 ToRank = Run | Look | Debug | Reply | SendAgain | Leave
 Event = FromRank | Wrote | Answered | Died | Stuck

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nbdist.errors import Failure
+from nbdist.figures import Usage
 from nbdist.messages import (
     Answered,
     Asking,
@@ -49,6 +50,7 @@ class RankState:
         finished_s: when its work ended, monotonic.
         threads: whether threads that the work has started go on.
         bars: its progress bars that have not ended, the oldest first.
+        usage: what it used of the machine when that was measured last.
     """
 
     rank: int
@@ -63,6 +65,7 @@ class RankState:
     finished_s: float | None = None
     threads: bool = False
     bars: tuple[Progress, ...] = ()
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +80,9 @@ class Bar:
 
     @property
     def progress(self) -> Progress:
-        """The part of the rank that is least far: the work is done when all have done it."""
-        return min(self.parts.values(), key=_share)
+        """The part of the rank that is least far, and of those the slowest: the work is done when all have
+        done it."""
+        return min(self.parts.values(), key=lambda part: (_share(part), -part.elapsed_s))
 
     @property
     def share(self) -> float:
@@ -205,6 +209,8 @@ def _fold_rank(rank: RankState, event: Event) -> RankState:
         return replace(rank, asking=True)
     if isinstance(event, Standing) and rank.phase in ("starting", "running"):
         return replace(rank, standing=event)
+    if isinstance(event, Usage):
+        return replace(rank, usage=event)
     if isinstance(event, Progress):
         return replace(rank, bars=_bars_after(rank.bars, event))
     if isinstance(event, Raised) and not rank.stopped:

@@ -17,10 +17,10 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "nbdist"
 
 ROWS = (
-    {"errors", "checks", "looks"},
+    {"errors", "checks", "looks", "figures", "audience"},
     {"options", "messages", "devices", "forksafety", "shell"},
     {"cell", "channel", "help", "defaults"},
-    {"values", "state"},
+    {"values", "state", "metrics"},
     {"training", "views", "digits"},
     {"worker"},
     {"start"},

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from nbdist.errors import OptionError, RankFailedError, RunInterrupted, SessionError
+from nbdist.metrics import as_json, iso_time, write_json
 from nbdist.options import Options
 from nbdist.session.between import BetweenCells
 from nbdist.session.ending import RichValue, failure_in, raise_failure, report
@@ -66,6 +69,13 @@ class Run:
         self._then = then
         self._logs = one.ranks.logs
         self._world_size = len(one.ranks.assignments)
+        self._ranks_info = [
+            {"rank": own.rank, "device": own.chosen_device, "pid": one.ranks.pid(own.rank)}
+            for own in one.ranks.assignments
+        ]
+        self._metrics = one.ranks.metrics
+        self._begun_s = time.time()
+        self._ended_s: float | None = None
         self._since: Since | None = Since(one.twins)
         self._lock = threading.RLock()
         self._settled = threading.Event()
@@ -156,6 +166,52 @@ class Run:
             raise OptionError(f"logs({rank!r}): no such rank. Allowed: 0 to {self._world_size - 1}.")
         return LogText(self._logs.read(rank))
 
+    @property
+    def history(self) -> Any:
+        """What `nbdist.log` has recorded until now: a row for each step of each rank, with the seconds since
+        the run began, and a column for each metric. A pandas DataFrame; without pandas a list of dicts.
+
+        Example:
+            >>> run.history.plot(x="step", y="loss")
+        """
+        return self._metrics.history()
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write what is known of the run until now as JSON: title, outcome, begun and ended (ISO 8601),
+        ranks, metrics (the rows of `history`, null for what is not finite) and failures. The file is whole
+        or not there.
+
+        Args:
+            path: the file; what it held is replaced.
+
+        Example:
+            >>> run.export("run.json")
+        """
+        failures = self._state.failures if self._state is not None else ()
+        ended_s = self._ended_s
+        write_json(
+            path,
+            {
+                "title": self._name or "background run",
+                "outcome": self.status,
+                "begun": iso_time(self._begun_s),
+                "ended": None if ended_s is None else iso_time(ended_s),
+                "ranks": self._ranks_info,
+                "metrics": as_json(self._metrics.rows()),
+                "failures": [
+                    {
+                        "rank": failure.rank,
+                        "type": failure.type_name,
+                        "message": failure.message,
+                        "cell_line": failure.cell_line,
+                        "traceback": list(failure.traceback),
+                        "consequence": failure.consequence,
+                    }
+                    for failure in failures
+                ],
+            },
+        )
+
     def __repr__(self) -> str:
         name = f" {self._name}" if self._name else ""
         return f"<nbdist.Run{name} on {_ranks(self._world_size)}: {self.status}>"
@@ -189,6 +245,7 @@ class Run:
         except BaseException as error:  # noqa: BLE001  a fault of nbdist's: `wait` raises it
             self._error = error
         finally:
+            self._ended_s = time.time()
             self._settled.set()
             self._between.ask()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from nbdist.errors import ChannelError
+from nbdist.figures import Logged
 from nbdist.looks import Looked, NameInfo
 from nbdist.messages import (
     Answered,
@@ -31,6 +32,7 @@ from nbdist.messages import (
     Values,
     Wrote,
 )
+from nbdist.metrics import Metrics
 from nbdist.session.deaths import Coroner
 from nbdist.session.hangs import Hang
 from nbdist.session.logs import RunLogs
@@ -120,6 +122,7 @@ class Monitor(threading.Thread):
         self._mute_s: dict[int, float] = {}
         self._lock = threading.Lock()
         self.state = first_state(len(workers))
+        self.metrics = Metrics()
         self.looked: SimpleQueue[Looked] = SimpleQueue()
         self.names: tuple[NameInfo, ...] = ()
         self._view: TextView | None = None
@@ -150,6 +153,7 @@ class Monitor(threading.Thread):
             self._view = view
             self._lookout = lookout
             self._stop_hangs = stop_hangs
+            self.metrics = Metrics()  # whoever has the former run's keeps them
             if not first:
                 self.state = next_run(self.state, runs_on, need_all=need_all)
                 self._inbox.put(self.state)  # a rank may have died meanwhile
@@ -256,6 +260,9 @@ class Monitor(threading.Thread):
             return
         if isinstance(event, Progress):
             self._take_progress(worker.rank, event, now_s)
+            return
+        if isinstance(event, Logged):
+            self.metrics.add(worker.rank, event)
             return
         if isinstance(event, Looked):
             self.looked.put(event)

@@ -28,6 +28,7 @@ from nbdist.messages import (
     SendAgain,
     Values,
 )
+from nbdist.metrics import Metrics
 from nbdist.options import Options
 from nbdist.session.deaths import Coroner
 from nbdist.session.interrupts import Interrupts
@@ -201,6 +202,11 @@ class Ranks:
     def state(self) -> RunState:
         """What is known of the ranks now."""
         return self._monitor.state
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the current run has logged."""
+        return self._monitor.metrics
 
     @property
     def names(self) -> tuple[NameInfo, ...]:

@@ -33,15 +33,16 @@ def mean(value: torch.Tensor | float) -> torch.Tensor | float:
         0.5
     """
     if isinstance(value, torch.Tensor):
-        return _mean_of_tensor(value.detach())
+        return mean_of_tensor(value.detach())
     if isinstance(value, numbers.Real):
-        return float(_mean_of_tensor(torch.tensor(float(value), dtype=torch.float64)).item())
+        return float(mean_of_tensor(torch.tensor(float(value), dtype=torch.float64)).item())
     raise TypeError(
         f"mean() takes a number or a tensor, not {type(value).__name__}. Pass each value of it by itself."
     )
 
 
-def _mean_of_tensor(value: torch.Tensor) -> torch.Tensor:
+def mean_of_tensor(value: torch.Tensor) -> torch.Tensor:
+    """As `mean`, of a tensor without gradient."""
     has_fractions = value.is_floating_point() or value.is_complex()
     dtype = value.dtype if has_fractions else torch.get_default_dtype()
     if not join_process_group():

@@ -24,6 +24,7 @@ from nbdist.messages import Mark, Progress, Stream, Text
 
 _BATCH_BYTES = 64_000
 _BATCH_AGE_S = 0.05
+_SOURCE_AGE_S = 0.1
 _MOST_WAITING_BYTES = 1_000_000
 _LINE_BUFFERED = 1  # setvbuf's _IOLBF, on Linux and macOS
 
@@ -44,10 +45,13 @@ class Outbox:
         self._waiting_bytes = 0
         self._waiting_bars: dict[str, int] = {}  # where in `_waiting` the latest of a bar is
         self._first_s = 0.0
+        self._source_due_s: float | None = None
         self._urgent = False
         self._sending = False
         self._ended = False
         self._owner = os.getpid()
+        self.source: Callable[[], object | None] = lambda: None
+        """Gives a message when one is due, see `remind`; called in the sender's thread."""
         self._pipes = (os.dup(1), os.dup(2))
         self._batch = 0
         threading.Thread(target=self._send_all, name="nbdist-outbox", daemon=True).start()
@@ -86,6 +90,19 @@ class Outbox:
         with self._changed:
             self._add(message, ())
 
+    def add_large(self, message: object, size_bytes: int) -> None:
+        """As `add`; it blocks as `text` does while too much waits."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting_bytes < _MOST_WAITING_BYTES or self._ended)
+            self._add(message, ())
+            self._waiting_bytes += size_bytes
+
+    def remind(self) -> None:
+        """Ask the source for a message, 0.1 s from now."""
+        with self._changed:
+            self._source_due_s = time.monotonic() + _SOURCE_AGE_S
+            self._changed.notify_all()
+
     def post(self, message: object, fds: Sequence[int] = ()) -> None:
         """Add a message and send all that waits, without delay. Descriptors are closed once sent."""
         with self._changed:
@@ -110,7 +127,17 @@ class Outbox:
             self._changed.notify_all()
             self._changed.wait_for(lambda: (not self._waiting and not self._sending) or self._ended)
 
+    def _patience_s(self) -> float | None:
+        if self._waiting:
+            return _BATCH_AGE_S
+        return None if self._source_due_s is None else max(0.0, self._source_due_s - time.monotonic())
+
+    def _is_source_due(self) -> bool:
+        return self._source_due_s is not None and time.monotonic() >= self._source_due_s
+
     def _due(self) -> bool:
+        if self._is_source_due():
+            return True
         if not self._waiting:
             return False
         full = self._urgent or self._waiting_bytes >= _BATCH_BYTES
@@ -120,12 +147,19 @@ class Outbox:
         while not self._ended:
             with self._changed:
                 while not self._due():
-                    self._changed.wait(_BATCH_AGE_S if self._waiting else None)
+                    self._changed.wait(self._patience_s())
+                ask = self._is_source_due()
+                if ask:
+                    self._source_due_s = None
                 batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 self._waiting_bars.clear()
                 self._urgent, self._sending = False, True
+            own = self.source() if ask else None
+            if own is not None:
+                batch.append((own, ()))
             try:
-                self._send(batch)
+                if batch:
+                    self._send(batch)
             except ChannelError:  # the kernel is gone, and soon this process with it
                 self._ended = True
             with self._changed:

@@ -51,6 +51,7 @@ from nbdist.worker.leaving import leave
 from nbdist.worker.looking import OwnNames, looked
 from nbdist.worker.rebinding import rebind_models
 from nbdist.worker.sources import learn_sources
+from nbdist.worker.telling import Telling
 from nbdist.worker.threads import share_cores, threads_of_work
 from nbdist.worker.watch import Watch
 from nbdist.worker.work import Done, NoWork, Wanted, Work, formatted, is_good_exit, users_traceback
@@ -66,6 +67,7 @@ class Rank:
         self._wanted = wanted
         self._outbox = Outbox(channel)
         self._bars = Bars(self._outbox)
+        self._telling = Telling(self._outbox, self._bars)
         self._group = Group(assignment)
         self._done = Done()
         self._work: Work = NoWork()
@@ -90,6 +92,7 @@ class Rank:
         keep_order(self._outbox)
         self._questions.install()
         hear_drawn_bars(self._bars)
+        self._telling.install()
         os.environ.update(environment(self._assignment))
         self._twins.watch_forks()
         self._twins.settle_files()
@@ -208,6 +211,7 @@ class Rank:
         self._group.leave_subset()
         if self._assignment.device.startswith("cuda"):
             done = self._after_device(done)
+        self._telling.end()
         return done
 
     def _enter(self, group: int | None, ranks: tuple[int, ...] | None) -> Done:
