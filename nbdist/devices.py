@@ -293,6 +293,16 @@ def gpu_of(device: str, visible: str | None, environ: Mapping[str, str] = os.env
     return listed.split(",")[ordinal].strip() if listed else str(ordinal)
 
 
+def uuid_of(device: str, machine: Machine) -> str:
+    """NVML's name of a GPU as `resolve` calls it; empty for a CPU.
+
+    Example:
+        >>> uuid_of("cpu", Machine())
+        ''
+    """
+    return machine.gpus[int(device.partition(":")[2])].uuid if device.startswith("cuda") else ""
+
+
 def _too_many(devices: str | int | tuple[int, ...], gpu_count: int) -> OptionError:
     given = str(devices)
     if isinstance(devices, tuple):

@@ -1,7 +1,8 @@
 """What crosses the boundary between the kernel and a rank: plain frozen records.
 
 Rank to kernel: `Mark`, `Ready`, `Text`, `Display`, `Progress`, `Asking`, `Standing`, `Raised`, `HandingOver`,
-`Finished`, `Looked`, and numbers: `Logged`, `Usage`. Kernel to rank: `Run`, `Look`, `Debug`, `Reply`, `SendAgain`, `Leave`.
+`Finished`, `Looked`, and numbers: `Logged`, `Usage`. Kernel to rank: `Run`, `Look`, `Debug`, `Reply`,
+`SendAgain`, `Leave`.
 What the kernel sees or does by itself of a rank (`Wrote`, `Answered`, `Died`, `Stuck`) has the same form, so
 that one `fold` takes them all.
 
@@ -97,6 +98,8 @@ class Assignment:
         strategy: default for `nbdist.setup()`.
         init: whether the worker makes the process group before the work begins.
         background: whether cells of the notebook run meanwhile, whose interrupts are none of the rank's.
+        gauges: whether it measures what it uses of the machine.
+        gpu_uuid: NVML's name of its GPU; empty for a CPU.
     """
 
     rank: int
@@ -113,6 +116,8 @@ class Assignment:
     background: bool = False
     visible_devices: str | None = None
     chosen_device: str = "cpu"
+    gauges: bool = False
+    gpu_uuid: str = ""
 
     @property
     def mark(self) -> str:
@@ -242,10 +247,12 @@ class Standing:
         alone: whether nothing else moves in its process: no other thread of the work, next to no CPU.
         collective: what it waits in, if that is an operation of several ranks.
         stack: its stack as a traceback's lines, the most recent call last.
+        came_s: since when it has been seen at this line of the cell and no other, monotonic.
     """
 
     cell_line: int | None
     function: str
+    came_s: float | None = None
     since_s: float | None = None
     idle: bool = False
     alone: bool = False

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "nbdist"
 
 ROWS = (
     {"errors", "checks", "looks", "figures", "audience"},
-    {"options", "messages", "devices", "forksafety", "shell"},
+    {"options", "messages", "devices", "forksafety", "shell", "nvml"},
     {"cell", "channel", "help", "defaults"},
     {"values", "state", "metrics"},
     {"training", "views", "digits"},

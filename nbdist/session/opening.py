@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from nbdist.devices import as_local, crowd_note, gpu_of, resolve, this_machine, usable_cpu_count
+from nbdist.devices import as_local, crowd_note, gpu_of, resolve, this_machine, usable_cpu_count, uuid_of
 from nbdist.messages import Assignment
 from nbdist.options import Options
 from nbdist.session.ranks import Ranks, running
@@ -17,9 +17,14 @@ from nbdist.views.screen import Output, Screen, is_watched
 from nbdist.views.text import TextView
 
 
-def assignments_for(options: Options) -> list[Assignment]:
-    """Who is on which device."""
-    chosen = resolve(options.devices, options.accelerator, this_machine())
+def assignments_for(options: Options, *, gauges: bool = False) -> list[Assignment]:
+    """Who is on which device.
+
+    Args:
+        gauges: whether the ranks measure what they use of the machine.
+    """
+    machine = this_machine()
+    chosen = resolve(options.devices, options.accelerator, machine)
     devices, visible = as_local(chosen)
     backend = options.backend or ("nccl" if devices[0].startswith("cuda") else "gloo")
     return [
@@ -36,6 +41,8 @@ def assignments_for(options: Options) -> list[Assignment]:
             background=options.background is not None,
             visible_devices=visible,
             chosen_device=chosen[rank],
+            gauges=gauges,
+            gpu_uuid=uuid_of(chosen[rank], machine),
         )
         for rank, device in enumerate(devices)
     ]

@@ -9,6 +9,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -81,6 +82,11 @@ class Rank:
         self._own_variables = frozenset(environment(assignment))
         self._own_names = OwnNames()
         self._watch = Watch(twins.namespace, self._group, self._outbox)
+        self._gauged: Callable[[], AbstractContextManager[None]] = nullcontext
+        if assignment.gauges:
+            from nbdist.worker.gauges import Gauges
+
+            self._gauged = Gauges(self._outbox, assignment.gpu_uuid).working
 
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
@@ -196,7 +202,7 @@ class Rank:
         self._done, self._lent = Done(), None  # frames of an exception hold memory
         self._work = work
         around = self._left if is_all(self._left, live=True) else self._surroundings()
-        with self._watch.working():
+        with self._watch.working(), self._gauged():
             entered = self._attempt(partial(self._enter, group, ranks))
             done = self._attempt(work.run) if entered.error is None else entered
         if not self._outbox.in_owner:

@@ -108,6 +108,8 @@ class Watch:
         self._told: tuple[Any, ...] = ()
         self._told_still = False
         self._told_s = 0.0
+        self._line: int | None = None
+        self._came_s = 0.0
         self._cpu = _Share(_clock_of(self._main))
         self._cpu_of_all = _Share(time.CLOCK_PROCESS_CPUTIME_ID)
 
@@ -115,6 +117,7 @@ class Watch:
     def working(self) -> Iterator[None]:
         """Watch while this block runs, in the main thread."""
         self._told, self._told_still, self._told_s = (), False, time.monotonic()
+        self._line, self._came_s = None, self._told_s
         self._at_work.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="nbdist-watch", daemon=True)
@@ -140,11 +143,14 @@ class Watch:
         still = now_s - since_s >= _STILL_S
         idle = self._cpu.since_last(now_s) < _IDLE_SHARE
         alone = self._cpu_of_all.since_last(now_s) < _QUIET_SHARE and not threads_of_work()
+        frames = _frames_of_work(self._main)
+        line = self._cell_line(frames)
+        if line != self._line:
+            self._line, self._came_s = line, now_s
         if not still and not self._told_still and now_s - self._told_s < _TELL_EVERY_S:
             return
-        frames = _frames_of_work(self._main)
         place = self._place(frames)
-        news = (since_s, idle, alone) if still else (place.cell_line, place.function)
+        news = (since_s, idle, alone) if still else (place.cell_line, place.function, self._came_s)
         if news != self._told:
             self._told, self._told_still, self._told_s = news, still, now_s
             self._post(frames, place, since_s if still else None, idle=idle, alone=alone)
@@ -163,6 +169,7 @@ class Watch:
             Standing(
                 cell_line=place.cell_line,
                 function=place.function,
+                came_s=self._came_s if place.cell_line == self._line else time.monotonic(),
                 since_s=since_s,
                 idle=still and idle,
                 alone=still and alone,
@@ -171,17 +178,17 @@ class Watch:
             )
         )
 
+    def _cell_line(self, frames: Sequence[types.FrameType]) -> int | None:
+        for frame in reversed(frames):
+            if frame.f_globals is self._namespace and plain_name(frame.f_code.co_name) == MODULE:
+                return line_of(frame)
+        return None
+
     def _place(self, frames: Sequence[types.FrameType]) -> _Place:
-        cell_line = next(
-            (
-                line_of(frame)
-                for frame in reversed(frames)
-                if frame.f_globals is self._namespace and plain_name(frame.f_code.co_name) == MODULE
-            ),
-            None,
-        )
         users = (frame.f_code.co_name for frame in frames if not module_of(frame).startswith(_MACHINERY))
-        return _Place(cell_line, plain_name(next(users, "")), collective_in(frames, self._group.scope))
+        return _Place(
+            self._cell_line(frames), plain_name(next(users, "")), collective_in(frames, self._group.scope)
+        )
 
 
 def _frames_of_work(thread: int) -> list[types.FrameType]:
