@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ _MOST_NAMES = 1_000
 _MOST_LINES = 8
 _RATE_S = 10.0
 _SAMPLE_EVERY_S = 0.5
+_REST = 20  # times as long as a chart took it is good enough for a live view
 
 
 class Chart(TypedDict):
@@ -65,7 +66,7 @@ class Metrics:
         self._last: dict[int, dict[str, float]] = {}
         self._beats: dict[int, dict[str, _Beat]] = {}
         self._kept = 0
-        self._charts: dict[tuple[str, int], tuple[int, Chart]] = {}
+        self._charts: dict[tuple[str, int], _Known] = {}
         self._begun_s = time.time()
         self.thinned = False
         self.points = 0
@@ -118,24 +119,31 @@ class Metrics:
             beats = [beat for beat in self._beats.get(rank, {}).values() if beat.is_alive(now_s)]
             return max(beats, key=_Beat.count, default=_Beat()).rate()
 
-    def chart(self, name: str, width: int = 300) -> Chart:
+    def chart(self, name: str, width: int = 300, *, live: bool = False) -> Chart:
         """A metric over steps, with `width` places on the x axis at most. The same object as before where
         nothing has come since.
+
+        Args:
+            live: whether the former one does where to draw anew would take more than a twentieth of the time.
 
         Raises:
             KeyError: there is no such metric.
         """
+        begun_s = time.monotonic()
         with self._lock:
             table = self._tables[name]
             known = self._charts.get((name, width))
-            if known is not None and known[0] == table.points:
-                return known[1]
+            if known is not None and (
+                known.points == table.points or (live and begun_s < known.good_until_s)
+            ):
+                return known.chart
             points, label = table.points, "step" if table.has_steps else "call"
             ranks, steps, _, values = table.columns()
         chart = _drawn(ranks, steps, values, width)
         chart["points"], chart["x_label"] = points, label
+        now_s = time.monotonic()
         with self._lock:
-            self._charts[name, width] = points, chart
+            self._charts[name, width] = _Known(points, chart, now_s + _REST * (now_s - begun_s))
         return chart
 
     def rows(self) -> list[dict[str, float]]:
@@ -173,6 +181,14 @@ def _with_whole_step(row: dict[str, float]) -> dict[str, float]:
     if row["step"].is_integer():
         row["step"] = int(row["step"])
     return row
+
+
+class _Known(NamedTuple):
+    """A chart that has been drawn, of so many numbers."""
+
+    points: int
+    chart: Chart
+    good_until_s: float
 
 
 class _Table:

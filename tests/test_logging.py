@@ -191,6 +191,9 @@ def test_a_chart_of_many_numbers_keeps_their_extremes() -> None:
     assert chart["points"] == 800_000
     assert list(chart["lines"]) == [str(rank) for rank in range(8)]
     assert metrics.chart("loss") is chart
+    metrics.add(0, logged((100_000, 0, 1.0)))
+    assert metrics.chart("loss", live=True) is chart  # it took long, and the live view has others to draw
+    assert metrics.chart("loss")["points"] == 800_001
 
 
 def test_memory_is_bounded_and_extremes_stay() -> None:
