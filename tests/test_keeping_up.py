@@ -98,7 +98,7 @@ def test_what_came_back_and_was_changed_here_is_sent_back(live: NotebookKernel) 
 
 def test_large_values_stay_until_they_are_pulled(live: NotebookKernel) -> None:
     run = live.run("%%distributed\ndata = torch.full((500_000,), float(rank))\ncount = 3").check()
-    assert said(run, "on the ranks only: ") == ("data (Tensor, 2.0 MB); %distributed pull NAME brings it")
+    assert said(run, "on the ranks only: ") == ("data (Tensor, 1.9 MiB); %distributed pull NAME brings it")
     assert live.value("('data' in globals(), count)") == (False, 3)
     run = live.run("%%distributed\ndata.sum().item()").check()
     assert (run.result, run.stderr) == ({"text/plain": "0.0"}, "")
@@ -118,7 +118,7 @@ def test_a_large_model_changed_on_the_ranks_stays_whole_there_until_it_is_pulled
         "%%distributed\nwith torch.no_grad():\n    large.weight += 1\n    large.bias += 1\nlosses.append(1)"
     )
     run = live.run(cell).check()
-    assert said(run, "on the ranks only: ").startswith("large (its new content, 2.6 MB)")
+    assert said(run, "on the ranks only: ").startswith("large (its new content, 2.5 MiB)")
     assert live.value("(torch.equal(large.weight, before), losses)") == (True, [1])
     assert live.run(cell).check().stderr == ""  # said once
     run = live.run("%%distributed\n(large.weight.mean() > 1.5).item()").check()

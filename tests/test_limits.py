@@ -34,10 +34,10 @@ def test_new_values_above_max_return_are_listed(torch_kernel: NotebookKernel) ->
     notes = run.stderr.splitlines()
     assert len(notes) == 2
     assert (
-        "nbdist: large stays behind: it has 4.0 MB, more than --max-return 1.0 MB; --output brings it"
+        "nbdist: large stays behind: it has 3.8 MiB, more than --max-return 1.0 MiB; --output brings it"
         in notes
     )
-    assert any(re.match(r"nbdist: rows stays behind: it has \d\.\d MB, more than", note) for note in notes)
+    assert any(re.match(r"nbdist: rows stays behind: it has \d+\.\d MiB, more than", note) for note in notes)
 
 
 def test_what_is_asked_for_comes_whatever_its_size(torch_kernel: NotebookKernel) -> None:
@@ -54,7 +54,7 @@ def test_what_is_asked_for_comes_whatever_its_size(torch_kernel: NotebookKernel)
 def test_a_result_above_max_return_is_shown_all_the_same(torch_kernel: NotebookKernel) -> None:
     run = torch_kernel.run("%%distributed --devices 2 --max-return 0.1MB\ntorch.ones(1_000_000)").check()
     assert run.result == {"text/plain": "tensor([1., 1., 1.,  ..., 1., 1., 1.])"}
-    assert "the result stays behind: it has 4.0 MB, more than --max-return 0.1 MB" in run.stderr
+    assert "the result stays behind: it has 3.8 MiB, more than --max-return 97.7 KiB" in run.stderr
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -69,7 +69,7 @@ def test_values_that_memory_cannot_take_are_saved_beside_the_logs(method: str) -
         ).check()
         assert kernel.value("(small.tolist(), old.tolist())") == ([1, 1, 1], [1, 1, 1])
         said = re.search(
-            r"large stays behind: it needs 4\.0 MB of memory, and 2\.0 MB are free; (.*)\n", run.stderr
+            r"large stays behind: it needs 3\.8 MiB of memory, and 1\.9 MiB are free; (.*)\n", run.stderr
         )
         assert said, run.stderr
         load = re.fullmatch(r"it is saved: (torch\.load\(.*\)\['large'\])", said[1])

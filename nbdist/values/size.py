@@ -8,11 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from nbdist.errors import bytes_text
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import ATOMS
 from nbdist.values.kinds import KindCache
-
-_MB = 1_000_000
 
 
 def size_of(
@@ -54,11 +53,6 @@ def _own_size(obj: Any) -> int:
     return 0 if isinstance(size, Refusal) else size
 
 
-def size_text(size_bytes: int) -> str:
-    """In the unit that suits."""
-    return f"{size_bytes / _MB:,.1f} MB" if size_bytes >= _MB // 10 else f"{size_bytes:,} bytes"
-
-
 def described(value: Any) -> str:
-    """A value's type and size, for messages: ``Net, 4.2 MB``."""
-    return f"{type(value).__name__}, {size_text(size_of(value))}"
+    """A value's type and size, for messages: ``Net, 4.2 MiB``."""
+    return f"{type(value).__name__}, {bytes_text(size_of(value))}"

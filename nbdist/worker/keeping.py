@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from nbdist.errors import bytes_text
 from nbdist.values.parcel import Echo
-from nbdist.values.size import described, size_of, size_text
+from nbdist.values.size import described, size_of
 from nbdist.values.snapshot import Changes
 from nbdist.values.twins import Twins
 from nbdist.values.walk import reached
@@ -75,7 +76,7 @@ def keep_large_changes(changes: Changes, twins: Twins, most_bytes: int, kept: Ke
             kept.contents |= dict.fromkeys(labels, "its new content, sharded over the ranks")
         elif size > most_bytes:
             kept.newer |= keys
-            kept.contents |= dict.fromkeys(labels, f"its new content, {size_text(size)}")
+            kept.contents |= dict.fromkeys(labels, f"its new content, {bytes_text(size)}")
     return Changes(
         {key: content for key, content in changes.contents.items() if key not in kept.newer},
         {key: memory for key, memory in changes.memory.items() if key not in kept.newer},

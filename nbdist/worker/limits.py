@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
+from nbdist.errors import bytes_text
 from nbdist.values.foreign import Refusal, call_foreign
-from nbdist.values.size import size_text
 
 
 def free_memory_bytes() -> int:
@@ -66,9 +66,9 @@ class Limits:
         """Which are left out, with the reason."""
         most = self._most_bytes
         if most is not None:
-            reason = f"more than --max-return {size_text(most)}; --output brings it"
+            reason = f"more than --max-return {bytes_text(most)}; --output brings it"
             large = {
-                key: f"it has {size_text(size)}, {reason}"
+                key: f"it has {bytes_text(size)}, {reason}"
                 for key, size in sizes.items()
                 if size > most and not self._asked(key)
             }
@@ -88,7 +88,7 @@ class Limits:
             keys = groups.pop(largest)
             size = sum(sizes[key] for key in keys)
             total -= size
-            reason = f"it needs {size_text(size)} of memory, and {size_text(room)} are free"
+            reason = f"it needs {bytes_text(size)} of memory, and {bytes_text(room)} are free"
             unfit |= dict.fromkeys(keys, reason)
         self.unfit |= unfit.keys()
         return unfit
