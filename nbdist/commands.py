@@ -13,20 +13,22 @@ from nbdist.errors import OptionError
 from nbdist.options import ALL_OPTIONS, PLAIN, Options, given, parse_words, split_line
 from nbdist.options import complete as complete_options
 from nbdist.session import (
+    Run,
     Session,
     debug,
+    live_runs,
     live_sessions,
     no_such_session,
     release,
     session_named,
-    start_session,
-    stop_sessions,
     where_ranks_stand,
 )
+from nbdist.views.overview import SessionStatus
 
 _NO_RANKS = "No ranks are up."
-_NAME, _ALL = "--name", "--all"
+_NAME, _ALL, _RANK = "--name", "--all", "--rank"
 _LOG_LINES = 50  # of each rank, where all are shown
+_LOG_LINES_OF_ONE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,18 @@ def _session(name: str | None) -> Session:
     return session
 
 
+def _named(name: str | None) -> Session | Run:
+    """As `_session`; also a run in the background, which is looked for by its name, or is the only one."""
+    runs, sessions = live_runs(), live_sessions()
+    if name is None and not sessions and len(runs) == 1:
+        return next(iter(runs.values()))
+    return runs[name] if name in runs and name not in sessions else _session(name)
+
+
 def _start(words: Sequence[str]) -> None:
     options = parse_words(words, defaults.current())
-    session = start_session(options)
+    session = Session.of(options)
+    session.start()
     own = _own(options)
     print(f"{session}: %%distributed{own} runs a cell there, %distributed stop{own} ends it.")
 
@@ -110,24 +121,48 @@ def _own(options: Options) -> str:
 def _stop(words: Sequence[str]) -> None:
     every = list(words) == [_ALL]
     name = None if every else _name_in("stop", words)
-    if name is not None and session_named(name) is None:
-        raise no_such_session(name)
+    runs, sessions = live_runs(), live_sessions()
+    if every:
+        ended: dict[str, Session | Run] = {**runs, **sessions}
+    elif name is not None:
+        ended = {name: _named(name)}
+    else:
+        ended = {PLAIN.name: sessions[PLAIN.name]} if PLAIN.name in sessions else {}
     released = name is None and release()
-    stopped = stop_sessions(None if every else name or PLAIN.name)
-    left = [session for session in live_sessions().values() if name is None]
-    if left:
-        print("\n".join(f"{session}: %distributed stop{_own(session.options)} ends it." for session in left))
-    elif not stopped and not released:
+    for label, one in ended.items():
+        one.stop()
+        print(f"{'session' if isinstance(one, Session) else 'background run'} {label} has ended.")
+    if released:
+        print("The ranks that were kept after a failure have ended.")
+    if name is None and not every:
+        _tell_what_is_left(nothing=not ended and not released)
+    elif not ended and not released:
+        print(_NO_RANKS)
+
+
+def _tell_what_is_left(*, nothing: bool) -> None:
+    """After a stop that named nothing."""
+    for session in live_sessions().values():
+        print(f"{session}: %distributed stop{_own(session.options)} ends it.")
+    for name in live_runs():
+        print(f"background run {name}: %distributed stop {_NAME} {name} ends it and drops what it has done.")
+    if nothing and not live_sessions() and not live_runs():
         print(_NO_RANKS)
 
 
 def _status(words: Sequence[str]) -> None:
     name = _name_in("status", words)
-    sessions = [*live_sessions().values()] if name is None else [_session(name)]
-    for session in sessions:
-        _show(session.status())
-    if not sessions:
+    up: list[Session | Run] = (
+        [*live_sessions().values(), *live_runs().values()] if name is None else [_named(name)]
+    )
+    for one in up:
+        _show(_overview(one))
+    if not up:
         print(f"{_NO_RANKS} %distributed start starts some that stay.")
+
+
+def _overview(one: Session | Run) -> SessionStatus:
+    return one.status() if isinstance(one, Session) else one.overview()
 
 
 def _show(value: Any) -> None:
@@ -138,12 +173,12 @@ def _show(value: Any) -> None:
 
 def _logs(words: Sequence[str]) -> None:
     rank, others = _rank_in("logs", words)
-    session = _session(_name_in("logs", others))
+    whose = _named(_name_in("logs", others))
     if rank is not None:
-        print(session.logs(rank), end="")
+        print(whose.logs(rank, _LOG_LINES_OF_ONE), end="")
         return
-    for one in range(len(session.status().ranks)):
-        print(f"rank {one}:\n{session.logs(one, _LOG_LINES)}", end="")
+    for one in range(len(_overview(whose).ranks)):
+        print(f"rank {one}:\n{whose.logs(one, _LOG_LINES)}", end="")
 
 
 def _stacks(words: Sequence[str]) -> None:
@@ -162,11 +197,28 @@ def _debug(words: Sequence[str]) -> None:
 def _push(words: Sequence[str]) -> None:
     names, session = _names("push", words)
     session.send_names(*names)
+    print(f"sent to the ranks of session {session.options.name}: {', '.join(names)}.")
 
 
 def _pull(words: Sequence[str]) -> None:
-    names, session = _names("pull", words)
-    session.bring_names(*names)
+    rank, others = _rank_of_flag(words)
+    names, session = _names("pull", others)
+    brought = session.bring_names(*names, rank=rank)
+    print(f"brought from rank {brought}: {', '.join(names)}.")
+
+
+def _rank_of_flag(words: Sequence[str]) -> tuple[int | None, list[str]]:
+    """The rank of ``--rank N`` among words, and the other words."""
+    spread: list[str] = []
+    for word in words:
+        spread += word.split("=", 1) if word.startswith(f"{_RANK}=") else [word]
+    if _RANK not in spread:
+        return None, spread
+    at = spread.index(_RANK)
+    number = spread[at + 1 : at + 2]
+    if not number or not number[0].isdecimal():
+        raise _wrong("pull", words)
+    return int(number[0]), spread[:at] + spread[at + 2 :]
 
 
 def _names(command: str, words: Sequence[str]) -> tuple[tuple[str, ...], Session]:
@@ -203,7 +255,7 @@ COMMANDS: Mapping[str, Command] = {
     "status": Command(_status, "[--name NAME]", (_NAME,)),
     "logs": Command(_logs, "[RANK] [--name NAME]", (_NAME,)),
     "push": Command(_push, "NAMES [--name NAME]", (_NAME,)),
-    "pull": Command(_pull, "NAMES [--name NAME]", (_NAME,)),
+    "pull": Command(_pull, "NAMES [--rank N] [--name NAME]", (_RANK, _NAME)),
     "stacks": Command(_stacks),
     "debug": Command(_debug, "[RANK]"),
     "auto": Command(_auto, "[on [options of %%distributed] | off]", ("on", "off")),

@@ -127,9 +127,14 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The rank is up and its process group is made (or left to the cell)."""
+    """The rank is up and its process group is made (or left to the cell).
+
+    Attributes:
+        works: whether it goes on with the work that it was born to; else it waits for some.
+    """
 
     pid: int
+    works: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,7 +204,7 @@ def _fold_rank(rank: RankState, event: Event) -> RankState:
     if rank.asking and isinstance(event, (Answered, Raised, HandingOver, Died)):
         rank = replace(rank, asking=False)
     if isinstance(event, Ready) and rank.phase == "starting":
-        return replace(rank, phase="running")
+        return replace(rank, phase="running" if event.works else "idle")
     if isinstance(event, Asking):
         return replace(rank, asking=True)
     if isinstance(event, Standing) and rank.phase in ("starting", "running"):

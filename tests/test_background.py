@@ -309,6 +309,30 @@ def test_stop_ends_the_ranks_and_drops_what_they_did(kernel: NotebookKernel) -> 
     assert run.error.evalue == "the run was stopped; nothing of it is in the notebook"
 
 
+def test_commands_know_it_by_its_name(kernel: NotebookKernel) -> None:
+    cell = begin(kernel, "x = 3\nprint('there', rank)\nwait_for('never')")
+    wait_for_panel(cell, "there")
+    (shown,) = kernel.run("%distributed status").check().displays
+    title, _, *rows = shown["text/plain"].splitlines()
+    assert title.startswith("background run train: 2 ranks, running (gloo, started by ")
+    assert [row.split()[0] for row in rows] == ["0", "1"]
+    assert "rank 1:\nthere 1\n" in kernel.run("%distributed logs").check().stdout
+    assert kernel.run("%distributed logs 1 --name train").check().stdout == "there 1\n"
+    assert "wait_for" in kernel.run("%distributed stacks").check().stdout
+    second = kernel.run("%%distributed --background train\n1").error
+    assert second is not None
+    assert "--background train: a run of that name has ranks already (running)." in second.text
+    assert (
+        "background run train: %distributed stop --name train ends it"
+        in kernel.run("%distributed stop").stdout
+    )
+    assert kernel.value("train.status") == "running"
+    stopped = kernel.run("%distributed stop --name train").check()
+    assert stopped.stdout == "background run train has ended.\n"
+    assert kernel.value("train.status, 'x' in globals()") == ("stopped", False)
+    assert kernel.run("%distributed status").check().stdout.startswith("No ranks are up.")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_the_stop_button_is_none_of_its_business(method: str) -> None:
     """Some front ends signal all processes that the kernel has started."""

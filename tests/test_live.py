@@ -285,11 +285,15 @@ def test_sessions_live_side_by_side(kernel: NotebookKernel) -> None:
     assert len(kernel.run("%distributed status").check().displays) == 2
     stopped = kernel.run("%distributed stop").check()
     assert stopped.stdout == (
+        "session main has ended.\n"
         "session eval: 3 ranks on the CPU are up: %distributed stop --name eval ends it.\n"
     )
     assert kernel.run("%%distributed --name eval\nworld_size").check().result == {"text/plain": "3"}
     start(kernel, 2)
-    assert kernel.run("%distributed stop --all").check().stdout == ""
+    assert (
+        kernel.run("%distributed stop --all").check().stdout
+        == "session eval has ended.\nsession main has ended.\n"
+    )
     assert kernel.run("%distributed stop").check().stdout == "No ranks are up.\n"
     error = kernel.run("%%distributed --name eval\n1").error
     assert error is not None
@@ -346,3 +350,50 @@ def test_tab_completes_commands_and_their_options(kernel: NotebookKernel) -> Non
     assert kernel.complete("%distributed stop --name e") == ["eval"]
     assert kernel.complete("%%distributed --name ") == ["eval"]
     kernel.run("%distributed stop --all").check()
+
+
+def test_sessions_of_python_and_of_the_magic_are_the_same_ones(kernel: NotebookKernel) -> None:
+    kernel.run(
+        "import nbdist\n"
+        "three = nbdist.Session(devices=3, accelerator='cpu', name='three')\nthree.start()\n"
+        "nameless = nbdist.Session(devices=1, accelerator='cpu')\nnameless.start()"
+    ).check()
+    titles = [shown["text/plain"] for shown in kernel.run("%distributed status").check().displays]
+    assert [title.partition(":")[0] for title in titles] == ["session three", "session python-1"]
+    assert all("idle" in title and "running" not in title for title in titles)
+    assert kernel.run("%%distributed --name three\nworld_size").check().result == {"text/plain": "3"}
+    for second in ("nbdist.Session(name='three').start()", "%distributed start --name three"):
+        error = kernel.run(second).error
+        assert error is not None
+        assert "session three: 3 ranks on the CPU are up already." in error.text
+    assert kernel.run("%distributed stop --name python-1").check().stdout == "session python-1 has ended.\n"
+    assert kernel.value("(three.running, nameless.running)") == (True, False)
+    kernel.run("%reload_ext nbdist").check()
+    assert kernel.value("three.running") is False
+    assert kernel.processes() == {}
+
+
+def test_pull_and_push_say_what_they_did_or_why_not(kernel: NotebookKernel) -> None:
+    start(kernel, 2)
+    kernel.run("%%distributed\nlarge = [rank] * 1_000_000").check()
+    kernel.run("here = 1").check()
+    for line, message in (
+        (
+            "pull largo",
+            "pull largo: rank 0 did not hand over largo: this rank did not bind it (did you mean large?)",
+        ),
+        ("pull here", "pull here: the ranks have no here, only the notebook has."),
+        ("pull large --rank 2", "pull large: rank 2 is not up. Allowed: 0, 1."),
+        ("pull large --rank", "Allowed: %distributed pull NAMES [--rank N] [--name NAME]."),
+        ("push hero", "push hero: the notebook has no hero (did you mean here?)."),
+    ):
+        error = kernel.run(f"%distributed {line}").error
+        assert error is not None, line
+        assert message in error.text
+    run = kernel.run("%distributed pull large --rank 1").check()
+    assert (run.stdout, run.stderr) == ("brought from rank 1: large.\n", "")
+    assert kernel.value("large[0]") == 1
+    run = kernel.run("%distributed pull large").check()
+    assert (run.stdout, kernel.value("large[0]")) == ("brought from rank 0: large.\n", 0)
+    assert kernel.run("%distributed push here").check().stdout == "sent to the ranks of session main: here.\n"
+    kernel.run("%distributed stop").check()

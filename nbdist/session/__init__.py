@@ -9,20 +9,20 @@ if sys.platform == "win32":
         anything_held,
         debug,
         launch,
+        live_runs,
         live_sessions,
         no_such_session,
         release,
         run_cell,
         session_named,
         shut_down,
-        start_session,
         stop_runs,
         stop_sessions,
         warm_up,
         where_ranks_stand,
     )
 else:
-    from nbdist.session.background import Run, stop_runs
+    from nbdist.session.background import Run, live_runs, stop_runs
     from nbdist.session.calls import launch
     from nbdist.session.cells import run_cell
     from nbdist.session.held import anything_held, debug, release
@@ -32,7 +32,6 @@ else:
         live_sessions,
         no_such_session,
         session_named,
-        start_session,
         stop_sessions,
     )
     from nbdist.start.forkserver import shut_down, warm_up
@@ -43,13 +42,13 @@ __all__ = [
     "anything_held",
     "debug",
     "launch",
+    "live_runs",
     "live_sessions",
     "no_such_session",
     "release",
     "run_cell",
     "session_named",
     "shut_down",
-    "start_session",
     "stop_runs",
     "stop_sessions",
     "warm_up",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -15,17 +16,25 @@ from nbdist.metrics import as_json, iso_time, write_json
 from nbdist.options import Options
 from nbdist.session.between import BetweenCells
 from nbdist.session.ending import RichValue, failure_in, raise_failure, report
+from nbdist.session.logs import tail
 from nbdist.session.once import OneShot
 from nbdist.session.opening import note_needed
+from nbdist.session.overview import status_of
 from nbdist.shell import namespace_of
 from nbdist.state import RunState
 from nbdist.values.since import Since
+from nbdist.views.overview import SessionStatus
 from nbdist.views.panel import Panel, panel_for
 from nbdist.views.screen import is_watched
 from nbdist.worker.work import Work
 
-_runs: list[Run] = []
-"""All that hold ranks, the oldest first."""
+_runs: dict[str, Run] = {}
+"""All that hold ranks by name, the oldest first; one that was given no name has a number."""
+
+
+def live_runs() -> dict[str, Run]:
+    """Those whose ranks are up, by name."""
+    return dict(_runs)
 
 
 class LogText(str):
@@ -65,6 +74,7 @@ class Run:
         self._one: OneShot | None = one
         self._panel = panel
         self._name = name
+        self._label = name or next(label for n in itertools.count(1) if (label := f"run-{n}") not in _runs)
         self._show_result = show_result
         self._then = then
         self._logs = one.ranks.logs
@@ -156,15 +166,34 @@ class Run:
                 self._error = RunInterrupted("the run was stopped; nothing of it is in the notebook")
                 self._close(self._one, "stopped")
 
-    def logs(self, rank: int = 0) -> str:
+    def overview(self) -> SessionStatus:
+        """What its ranks do now, as a table.
+
+        Raises:
+            SessionError: it has ended.
+        """
+        one = self._one
+        if one is None:
+            raise SessionError(f"{self._label}: this run has ended ({self.status}).")
+        what = f"background run {self._label}: {_ranks(self._world_size)}, {self.status}"
+        return status_of(self._label, what, one.ranks, None)
+
+    def logs(self, rank: int = 0, lines: int | None = None) -> str:
         """All that a rank has printed until now.
+
+        Args:
+            rank: which.
+            lines: of these the last ones only.
 
         Raises:
             OptionError: there is no such rank.
         """
         if rank not in range(self._world_size):
             raise OptionError(f"logs({rank!r}): no such rank. Allowed: 0 to {self._world_size - 1}.")
-        return LogText(self._logs.read(rank))
+        if lines is None:
+            return LogText(self._logs.read(rank))
+        self._logs.flush()
+        return LogText(tail(self._logs.path(rank), lines))
 
     @property
     def history(self) -> Any:
@@ -223,7 +252,7 @@ class Run:
     # How it goes
 
     def _begin(self, *, waits: bool) -> None:
-        _runs.append(self)
+        _runs[self._label] = self
         atexit.register(stop_runs)
         self._panel.open(
             f"{self._name or 'background run'}, {_ranks(self._world_size)}", str(self._logs.folder)
@@ -313,7 +342,7 @@ class Run:
         self._between.close()
         self._panel.tell(status)
         self._panel.close()
-        _runs.remove(self)
+        del _runs[self._label]
         if not _runs:
             atexit.unregister(stop_runs)
 
@@ -338,6 +367,12 @@ def begin(
             "Leave out --hold, or --background."
         )
     name = options.background or ""
+    if name in _runs:
+        raise SessionError(
+            f"--background {name}: a run of that name has ranks already ({_runs[name].status}). Take "
+            f"another name, or end that one first: {name}.wait() waits for it, "
+            f"%distributed stop --name {name} ends it."
+        )
     # A batch run takes the notebook as a program: what comes after this cell may need what it does.
     waits = shell is not None and not is_watched(shell)
     panel = panel_for(shell, waits=waits)
@@ -359,7 +394,7 @@ def begin(
 
 def stop_runs() -> bool:
     """End all runs in the background; whether there were any."""
-    runs = list(_runs)
+    runs = list(_runs.values())
     for run in runs:
         run.stop()
     return bool(runs)

@@ -50,11 +50,27 @@ class Session:
         LaunchError: always else.
     """
 
+    names: Collection[str] = ()
     names_bound: tuple[NameInfo, ...] = ()
     options: Options
 
     def __init__(self, **options: Any):
         raise _refusal(from_keywords(defaults.current(), **options))
+
+    @classmethod
+    def of(cls, options: Options) -> Session:
+        """Refuse to make one.
+
+        Raises:
+            LaunchError: always.
+        """
+        raise _refusal(options)
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def stop(self) -> None:
+        """There is nothing to end."""
 
     def look(
         self, expression: str, help: Mapping[str, Any] | None = None
@@ -82,18 +98,32 @@ class Session:
 class Run:
     """None is begun here."""
 
+    def __init__(self) -> None:
+        raise LaunchError("On Windows no ranks can be started.")
+
+    def stop(self) -> None:
+        """There is nothing to end."""
+
+    def logs(self, rank: int = 0, lines: int | None = None) -> str:
+        """There are no logs."""
+        return ""
+
+    def overview(self) -> SessionStatus:
+        """There are no ranks.
+
+        Raises:
+            SessionError: always.
+        """
+        raise no_such_session("")
+
+
+def live_runs() -> dict[str, Run]:
+    """None is up."""
+    return {}
+
 
 def stop_runs() -> None:
     """None is up."""
-
-
-def start_session(options: Options) -> Session:
-    """Refuse to start ranks.
-
-    Raises:
-        LaunchError: always.
-    """
-    raise _refusal(options)
 
 
 def live_sessions() -> dict[str, Session]:
@@ -111,9 +141,8 @@ def session_named(name: str) -> Session | None:  # noqa: ARG001
     return None
 
 
-def stop_sessions(name: str | None = None) -> bool:  # noqa: ARG001
+def stop_sessions() -> None:
     """There is nothing to end."""
-    return False
 
 
 def where_ranks_stand() -> list[str]:

@@ -198,6 +198,10 @@ class Ledger:
         if landed.around:
             self._around = surroundings(given=True, live=True)
 
+    def knows(self, name: str) -> bool:
+        """Whether the ranks have been sent a name, or have said that they have it."""
+        return name in self._seen or name in self._bound_by
+
     def bound_by(self, names: Iterable[str], ranks: Collection[int] | None) -> None:
         """Names that ranks have bound: all of them, or some, and others get them before they read them."""
         for name in names:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import psutil
 
 from nbdist.devices import memory_of_gpus
-from nbdist.session.fitting import described, devices_of
+from nbdist.looks import NameInfo
+from nbdist.session.fitting import devices_of
 from nbdist.session.ranks import Ranks
 from nbdist.views.overview import RankStatus, SessionStatus, state_of
 
 
-def status_of(name: str, ranks: Ranks) -> SessionStatus:
-    """A session now.
+def status_of(name: str, what: str, ranks: Ranks, names: tuple[NameInfo, ...] | None) -> SessionStatus:
+    """A session, or a run in the background, now.
 
     Args:
-        name: the session's.
+        what: it is, in words.
+        names: that live on rank 0; None where nobody asks for them.
     """
     devices = devices_of(ranks)
     gpus = memory_of_gpus([device for device in devices if device.startswith("cuda")])
@@ -36,8 +38,8 @@ def status_of(name: str, ranks: Ranks) -> SessionStatus:
                 device_total_bytes=total,
             )
         )
-    title = f"{described(name, ranks)} ({ranks.assignments[0].backend}, started by {ranks.start_method})"
-    return SessionStatus(name=name, title=title, ranks=tuple(rows), names=ranks.names)
+    title = f"{what} ({ranks.assignments[0].backend}, started by {ranks.start_method})"
+    return SessionStatus(name=name, title=title, ranks=tuple(rows), names=names)
 
 
 def _memory_bytes(pid: int) -> int | None:

@@ -12,7 +12,7 @@ from nbdist.cell import parse_cell
 from nbdist.errors import Failure, SessionError
 from nbdist.looks import NameInfo
 from nbdist.options import Options, from_keywords
-from nbdist.session import telling
+from nbdist.session import asking, telling
 from nbdist.session.ending import RichValue, raise_failure, report
 from nbdist.session.fitting import check_start, described, options_in
 from nbdist.session.held import offer, release, take_back
@@ -23,6 +23,7 @@ from nbdist.session.method import choose_method
 from nbdist.session.opening import assignments_for, load_torch, open_ranks
 from nbdist.session.overview import status_of
 from nbdist.session.ranks import Ranks
+from nbdist.session.sessions import enter, free_name, leave, make_room
 from nbdist.shell import current_shell, namespace_of
 from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
@@ -40,7 +41,9 @@ class Session:
     """Ranks that stay: their names live on from one piece of work to the next.
 
     Args:
-        **options: those of ``%%distributed``, with underscores.
+        **options: those of ``%%distributed``, with underscores. Under its ``name`` the notebook's commands
+            and cells find it (``%%distributed --name eval``); without one it gets one of its own,
+            ``python-1``, which `status` shows.
 
     Example:
         >>> with nbdist.Session(devices=2) as session:
@@ -49,7 +52,7 @@ class Session:
     """
 
     def __init__(self, **options: Any):
-        self._begin(from_keywords(defaults.current(), **options))
+        self._begin(from_keywords(replace(defaults.current(), name=free_name()), **options))
 
     @classmethod
     def of(cls, options: Options) -> Session:
@@ -90,7 +93,7 @@ class Session:
         return described(self._options.name, self._ranks)
 
     def status(self) -> SessionStatus:
-        """What is known of the ranks now: nobody waits for one that is busy.
+        """What is known of the ranks now: nobody waits for one that is busy. (A `Run`'s is no method.)
 
         Raises:
             SessionError: the session is not running.
@@ -99,7 +102,8 @@ class Session:
             >>> session.status().ranks[0].state
             'idle'
         """
-        return status_of(self._options.name, self._up())
+        ranks = self._up()
+        return status_of(self._options.name, str(self), ranks, ranks.names)
 
     def logs(self, rank: int, lines: int = 200) -> str:
         """The last lines of all that a rank has printed since the session began.
@@ -150,17 +154,16 @@ class Session:
         which one has died end first.
 
         Raises:
-            SessionError: it runs already.
+            SessionError: it runs already, or another one of its name does.
             LaunchError, RankFailedError: the ranks do not come up; none is left.
         """
         load_torch()
         release()
-        if self._ranks is not None and self._ranks.state.deaths:
-            self.stop()
-        if self._ranks is not None:
+        if self._ranks is not None and not self.deaths:
             raise SessionError(
                 "This session has been started already. Call stop() first, or make another Session."
             )
+        make_room(self._options.name)
         namespace = namespace_of(self._shell)
         assignments = assignments_for(self._options)
         birth = _birth(namespace, ())
@@ -173,8 +176,9 @@ class Session:
         with ranks.interrupts.answered():
             ranks.start(method, birth, with_ipython=self._shell is not None)
             self._ranks = ranks
+            enter(self._options.name, self)
             self._twins.names = {}  # the ranks have them; here they would keep old values alive
-            state = ranks.follow(lambda state: not any(rank.phase == "starting" for rank in state.ranks))
+            state = ranks.follow(lambda state: state.settled)
             if state.broken_off or ranks.interrupted:
                 self.stop()
                 raise_failure(state, ranks, self._twins)
@@ -280,29 +284,38 @@ class Session:
         Raises:
             SessionError: a name is not there, or its value cannot be sent.
         """
-        missing = [name for name in names if name not in namespace_of(self._shell)]
-        if missing:
-            raise SessionError(f"push {','.join(names)}: the notebook has no {', '.join(missing)}.")
+        asking.check_push(names, namespace_of(self._shell))
         with self._running().interrupts.answered():
             self._do(NoWork(), Wanted(live=True, output=()), self._options, push=names)
 
-    def bring_names(self, *names: str, rank: int | None = None) -> None:
+    def bring_names(self, *names: str, rank: int | None = None) -> int:
         """Bring a rank's values of names into the notebook, however large they are: what the notebook had is
         changed in place, if it is rank 0's. Another rank may have died.
 
         Args:
             rank: None for the first that lives.
+
+        Returns:
+            The rank.
+
+        Raises:
+            SessionError: it has no such name, it is not there, or a new value does not travel.
         """
-        if rank is None:
-            rank = min(self._up().state.alive, default=0)
+        alive = self._up().state.alive
+        rank = min(alive, default=0) if rank is None else rank
+        here = namespace_of(self._shell)
+        there = {info.name for info in self.names_bound}
+        unknown = [name for name in names if name not in there and not self._ledger.knows(name)]
+        asking.check_pull(names, rank, alive, [name for name in unknown if name in here])
         ranks = self._running(without=self.deaths.keys() - {rank})
         wanted = Wanted(live=True, output=names, lead=rank)
         with ranks.interrupts.answered():
             _, landed = self._do(NoWork(), wanted, self._options, alone=True)
-        absent = [name for name in names if name in landed.lost and name not in namespace_of(self._shell)]
+        absent = {name: landed.lost.pop(name) for name in names if name in landed.lost and name not in here}
         report(landed, ranks, self._screen)
         if absent:
-            raise SessionError(f"pull {','.join(names)}: rank {rank} did not hand over {', '.join(absent)}.")
+            raise asking.not_handed_over(names, rank, absent, there | here.keys())
+        return rank
 
     def _do(
         self, work: Work, wanted: Wanted, options: Options, push: Iterable[str] = (), *, alone: bool = False
@@ -344,6 +357,7 @@ class Session:
         """End the ranks. A session that has ended stays so."""
         if self._ranks is not None:
             ranks, self._ranks = self._ranks, None
+            leave(self._options.name)
             take_back(ranks)
             ranks.stop()
 

@@ -58,13 +58,14 @@ class SessionStatus:
         name: the session's.
         title: what is up, in words.
         ranks: one entry per rank.
-        names: what lives on rank 0, as it said when its last work ended: names that were bound there.
+        names: what lives on rank 0, as it said when its last work ended: names that were bound there. None
+            of a run in the background, which ends with its work.
     """
 
     name: str
     title: str
     ranks: tuple[RankStatus, ...]
-    names: tuple[NameInfo, ...] = ()
+    names: tuple[NameInfo, ...] | None = ()
 
     def __str__(self) -> str:
         rows = [_HEADS, *(_cells(rank) for rank in self.ranks)]
@@ -76,7 +77,8 @@ class SessionStatus:
             ).rstrip()
             for row in rows
         ]
-        return "\n".join([self.title, *lines, f"{_names_title(self)}: {', '.join(_names(self.names))}"])
+        names = _names_line(self)
+        return "\n".join([self.title, *lines, *([names] if names else [])])
 
     __repr__ = __str__
 
@@ -89,11 +91,10 @@ class SessionStatus:
         for rank in self.ranks:
             style = _DEAD if rank.state == "dead" else ""
             rows.append(_row("td", [_cells(rank)[column] for column in wanted], style))
-        names = ", ".join(html.escape(name) for name in _names(self.names))
         return (
             f"<div><b>{html.escape(self.title)}</b></div>"
             f'<table style="border-collapse: collapse">{"".join(rows)}</table>'
-            f"<div>{html.escape(_names_title(self))}: {names}</div>"
+            f"<div>{html.escape(_names_line(self))}</div>"
         )
 
 
@@ -126,9 +127,12 @@ def _row(tag: str, texts: Sequence[str], style: str = "") -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _names_title(status: SessionStatus) -> str:
+def _names_line(status: SessionStatus) -> str:
+    if status.names is None:
+        return ""
     busy = [rank.rank for rank in status.ranks if rank.state == "running"]
-    return f"names on rank 0{f', before the work of {ranks_phrase(busy)}' if busy else ''}"
+    before = f", before the work of {ranks_phrase(busy)}" if busy else ""
+    return f"names on rank 0{before}: {', '.join(_names(status.names))}"
 
 
 def _names(infos: Sequence[NameInfo]) -> Iterator[str]:

@@ -110,7 +110,7 @@ class Rank:
         if trouble.error is not None:
             self._finish(trouble)
         else:
-            self._outbox.post(Ready(pid=os.getpid()))
+            self._outbox.post(Ready(pid=os.getpid(), works=work is not None))
             if work is not None:
                 self._finish(self._do(work))
         while not isinstance(message := self._channel.receive(), Leave):
