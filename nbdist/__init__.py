@@ -14,7 +14,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbdist.errors import LaunchError, NbdistError, OptionError, RankFailedError, SessionError
+    from nbdist.errors import (
+        LaunchError,
+        NbdistError,
+        OptionError,
+        RankFailedError,
+        RunStopped,
+        SessionError,
+    )
     from nbdist.session import Run, Session, launch
     from nbdist.training import (
         is_rank_zero,
@@ -46,6 +53,7 @@ _HOMES = {
     "LaunchError": "errors",
     "SessionError": "errors",
     "RankFailedError": "errors",
+    "RunStopped": "errors",
 }
 
 __all__ = [  # noqa: RUF022  in the order of _HOMES
@@ -65,6 +73,7 @@ __all__ = [  # noqa: RUF022  in the order of _HOMES
     "LaunchError",
     "SessionError",
     "RankFailedError",
+    "RunStopped",
 ]
 
 

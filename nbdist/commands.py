@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nbdist import defaults
 from nbdist.auto import auto
 from nbdist.checks import did_you_mean
-from nbdist.errors import OptionError
-from nbdist.options import ALL_OPTIONS, PLAIN, Options, given, parse_words, split_line
+from nbdist.errors import OptionError, SessionError
+from nbdist.help import commands_text
+from nbdist.options import ALL_OPTIONS, OF_ONE_CELL, PLAIN, Options, given, parse_words, split_line
 from nbdist.options import complete as complete_options
 from nbdist.session import (
     Run,
@@ -23,10 +24,12 @@ from nbdist.session import (
     session_named,
     where_ranks_stand,
 )
+from nbdist.shell import current_shell, namespace_of
 from nbdist.views.overview import SessionStatus
 
 _NO_RANKS = "No ranks are up."
 _NAME, _ALL, _RANK = "--name", "--all", "--rank"
+_SHELLS = {"In", "Out", "exit", "quit", "get_ipython"}
 _LOG_LINES = 50  # of each rank, where all are shown
 _LOG_LINES_OF_ONE = 200
 
@@ -38,11 +41,13 @@ class Command:
     Attributes:
         run: does it, with the words behind it.
         usage: those words.
+        what: it does, in words.
         flags: which flags are among them.
     """
 
     run: Callable[[Sequence[str]], None]
-    usage: str = ""
+    usage: str
+    what: str
     flags: tuple[str, ...] = ()
 
 
@@ -53,7 +58,7 @@ def run_command(line: str) -> None:
         OptionError: there is no such command, or its words are wrong.
         SessionError: what it is about is not up.
     """
-    command, *words = split_line(line) or [""]
+    command, *words = split_line(line) or ["help"]
     if command not in COMMANDS:
         raise OptionError(
             f"%distributed {line.strip()}: no such command{did_you_mean(command, COMMANDS)}. "
@@ -236,7 +241,18 @@ def _names(command: str, words: Sequence[str]) -> tuple[tuple[str, ...], Session
     return tuple(dict.fromkeys(names)), _session(_name_in(command, words[end:]))
 
 
-_OF_START = tuple(opt.flag for opt in ALL_OPTIONS if opt.name not in ("ranks", "output", "gather"))
+_OF_START = tuple(opt.flag for opt in ALL_OPTIONS if opt.name not in OF_ONE_CELL)
+
+
+def overview_of_commands() -> str:
+    """What ``%distributed`` alone shows."""
+    return commands_text({name: (command.usage, command.what) for name, command in COMMANDS.items()})
+
+
+def _help(words: Sequence[str]) -> None:
+    if words:
+        raise _wrong("help", words)
+    print(f"{overview_of_commands()}\n%%distributed? shows the options.")
 
 
 def _auto(words: Sequence[str]) -> None:
@@ -250,16 +266,17 @@ def _defaults(words: Sequence[str]) -> None:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "start": Command(_start, "[options of %%distributed]", _OF_START),
-    "stop": Command(_stop, "[--name NAME | --all]", (_NAME, _ALL)),
-    "status": Command(_status, "[--name NAME]", (_NAME,)),
-    "logs": Command(_logs, "[RANK] [--name NAME]", (_NAME,)),
-    "push": Command(_push, "NAMES [--name NAME]", (_NAME,)),
-    "pull": Command(_pull, "NAMES [--rank N] [--name NAME]", (_RANK, _NAME)),
-    "stacks": Command(_stacks),
-    "debug": Command(_debug, "[RANK]"),
-    "auto": Command(_auto, "[on [options of %%distributed] | off]", ("on", "off")),
-    "defaults": Command(_defaults, "[--reset] [options of %%distributed]", ("--reset", *_OF_START)),
+    "start": Command(_start, "[OPTIONS]", "starts ranks that stay; OPTIONS as of %%distributed", _OF_START),
+    "stop": Command(_stop, "[--name NAME | --all]", "ends them", (_NAME, _ALL)),
+    "status": Command(_status, "[--name NAME]", "what is up, and what it does", (_NAME,)),
+    "logs": Command(_logs, "[RANK] [--name NAME]", "what each rank printed last", (_NAME,)),
+    "push": Command(_push, "NAMES [--name NAME]", "sends the notebook's values to the ranks", (_NAME,)),
+    "pull": Command(_pull, "NAMES [--rank N] [--name NAME]", "brings the ranks' values here", (_RANK, _NAME)),
+    "stacks": Command(_stacks, "", "where the ranks stand"),
+    "debug": Command(_debug, "[RANK]", "pdb where a cell failed"),
+    "auto": Command(_auto, "[on [OPTIONS] | off]", "every cell on the ranks", ("on", "off")),
+    "defaults": Command(_defaults, "[--reset] [OPTIONS]", "options of all cells", ("--reset", *_OF_START)),
+    "help": Command(_help, "", "shows this"),
 }
 
 
@@ -273,9 +290,12 @@ def complete(line: str) -> list[str]:
     magic, *words = line.split() or [""]
     last = words.pop() if words and line == line.rstrip() else ""
     if [*words, last][-2:-1] == [_NAME] or last.startswith(f"{_NAME}="):
-        return [name for name in live_sessions() if name.startswith(last.removeprefix(f"{_NAME}="))]
+        return [name for name in _names_after(words) if name.startswith(last.removeprefix(f"{_NAME}="))]
     if magic.startswith("%%"):
         return complete_options(line)
+    if len(words) == 1 and words[0] in ("pull", "push", "logs", "debug") and not last.startswith("-"):
+        start = last.rpartition(",")[2]
+        return sorted(word for word in _offered(words[0]) if word.startswith(start))
     if not words:
         return [command for command in COMMANDS if command.startswith(last)]
     command = COMMANDS.get(words[0])
@@ -287,6 +307,27 @@ def complete(line: str) -> list[str]:
         for word in found
         if word.startswith(last.rpartition("=")[2]) and _may_follow(command, word, words)
     ]
+
+
+def _names_after(words: Sequence[str]) -> Iterable[str]:
+    """Names that may stand behind ``--name``."""
+    knows_runs = words[:1] in (["stop"], ["status"], ["logs"])
+    return {**live_sessions(), **(live_runs() if knows_runs else {})}
+
+
+def _offered(command: str) -> Iterable[str]:
+    """What may stand behind a command that is about names or ranks; as the ranks said last."""
+    try:
+        session = _named(None) if command == "logs" else _session(None)
+    except SessionError:  # none is up
+        return ()
+    if command in ("logs", "debug"):
+        return map(str, range(len(_overview(session).ranks)))
+    assert isinstance(session, Session)
+    if command == "pull":
+        return [info.name for info in session.names_bound if info.type_name != "module"]
+    here = namespace_of(current_shell())
+    return [name for name in here if not name.startswith("_") and name not in _SHELLS]
 
 
 def _may_follow(command: Command, word: str, words: Sequence[str]) -> bool:

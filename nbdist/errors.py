@@ -10,6 +10,7 @@
      │   ├─ ChannelEnded                    the other side ended, between two messages
      │   └─ ChannelBroken                   the other side ended inside a message, or sent rubbish
      ├─ ValueLost (also RuntimeError)       a value of a rank could not be brought back
+     ├─ RunStopped (also RuntimeError)      a run in the background was stopped, by its `interrupt` or `stop`
      └─ RankFailedError (also RuntimeError) the cell failed on at least one rank
     KeyboardInterrupt
      └─ RunInterrupted                      the user stopped the run
@@ -60,6 +61,13 @@ class CellSyntaxError(LaunchError):
 
 class SessionError(NbdistError, RuntimeError):
     """A session was used after its end, or from a thread that may not use it."""
+
+
+class RunStopped(NbdistError, RuntimeError):
+    """A run in the background was stopped before its end; raised where its result is asked for.
+
+    It is no KeyboardInterrupt: nobody has interrupted the cell that asks.
+    """
 
 
 class ChannelError(NbdistError, ConnectionError):

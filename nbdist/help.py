@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 
 from nbdist.options import ALL_OPTIONS
 
@@ -47,6 +48,18 @@ Every cell on the ranks that %distributed start has started, but for those that 
 
     %distributed auto on
 """
+
+
+def commands_text(commands: Mapping[str, tuple[str, str]]) -> str:
+    """What ``%distributed`` alone shows.
+
+    Args:
+        commands: of each its words and what it does.
+    """
+    usages = {f"{name} {usage}".rstrip(): what for name, (usage, what) in commands.items()}
+    width = max(map(len, usages))
+    lines = [f"  %distributed {usage:<{width}}  {what}" for usage, what in usages.items()]
+    return "\n".join(["Commands for ranks that stay, and for runs in the background:", "", *lines, ""])
 
 
 def help_text() -> str:

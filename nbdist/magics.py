@@ -16,7 +16,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from nbdist import defaults
 from nbdist.auto import auto
 from nbdist.cell import parse_cell
-from nbdist.commands import complete, run_command
+from nbdist.commands import complete, overview_of_commands, run_command
 from nbdist.errors import NbdistError, SessionError
 from nbdist.forksafety import ENVIRONMENT, can_fork, this_process
 from nbdist.help import help_text
@@ -47,6 +47,18 @@ _set_here: list[str] = []
 _watches: list[_Watch] = []
 
 
+def _all_help() -> str:
+    return f"{overview_of_commands()}\n{help_text()}"
+
+
+def _lone_help(lines: list[str]) -> list[str]:
+    """``%%distributed --help`` without a cell below it, which IPython would refuse."""
+    words = "".join(lines).split()
+    if words[:1] == ["%%distributed"] and words[1:] and set(words[1:]) <= _HELP:
+        return ["%distributed --help\n"]
+    return lines
+
+
 @magics_class
 class DistributedMagics(Magics):
     """nbdist's magics."""
@@ -58,22 +70,22 @@ class DistributedMagics(Magics):
             print(help_text())
             return None
         values = given(split_line(line))
-        if shell.call_pdb and is_watched(shell):  # %pdb on
+        if shell.call_pdb and is_watched(shell) and "background" not in values:  # %pdb on
             values["hold"] = True
         parsed = parse_cell(cell, shell.transform_cell)
         first_line = f"%%distributed {line}".rstrip()
-        return run_cell(shell, parsed, first_line, replace(defaults.current(), **values), values.keys())
+        return run_cell(shell, parsed, first_line, replace(defaults.under(values), **values), values.keys())
 
     distributed.__doc__ = help_text()
 
     @line_magic("distributed")  # type: ignore[arg-type]
     def distributed_line(self, line: str) -> None:
         if _HELP & set(line.split()):
-            print(help_text())
+            print(_all_help())
         else:
             run_command(line)
 
-    distributed_line.__doc__ = help_text()  # type: ignore[assignment]
+    distributed_line.__doc__ = _all_help()  # type: ignore[assignment]
 
 
 def _look_into_failure(shell: Any, force: bool = False) -> Any:
@@ -197,6 +209,7 @@ def load(shell: InteractiveShell) -> None:
     shell.register_magics(RanksCellMagics)
     shell.register_magics(HelpMagics)
     auto.load(shell)
+    shell.input_transformers_cleanup.append(_lone_help)
     lookup.load(shell)
     if _has_matchers():
         shell.Completer.custom_matchers.append(completer.context_matcher()(_match))
@@ -220,6 +233,8 @@ def unload(shell: InteractiveShell) -> None:
     shut_down()
     release()
     auto.unload()
+    if _lone_help in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(_lone_help)
     lookup.unload()
     shell.magics_manager.magics["cell"].pop("local", None)
     for name in ("pinfo", "pinfo2"):

@@ -149,6 +149,8 @@ class Options:
 ALL_OPTIONS = tuple(Option(name=f.name, default=f.default, **f.metadata) for f in fields(Options))
 PLAIN = Options()
 """What holds where nothing is said."""
+OF_ONE_CELL = ("ranks", "output", "gather", "background")
+"""Options that say something of one cell, not of a session or of a notebook."""
 _BY_NAME = {opt.name: opt for opt in ALL_OPTIONS}
 _BY_FLAG = {flag: opt for opt in ALL_OPTIONS for flag in (opt.short, opt.flag) if flag}
 _BY_UNDO = {opt.undo: opt for opt in ALL_OPTIONS if opt.is_switch}
@@ -233,6 +235,24 @@ def _spelled_one(opt: Option, value: object) -> str:
     if opt.alone is not None and value == opt.alone:
         return opt.flag
     return _as_flag(opt.flag, value)
+
+
+def check_lasting(options: Options, what: str) -> None:
+    """Refuse options that say something of one cell.
+
+    Args:
+        what: more than one cell is meant.
+
+    Raises:
+        OptionError: there is one.
+    """
+    for name in OF_ONE_CELL:
+        if getattr(options, name) != getattr(PLAIN, name):
+            told = spelled({name: getattr(options, name)})
+            raise OptionError(
+                f"{told}: says something of one cell, not of {what}. Write it on the cell's line: "
+                f"%%distributed {told}."
+            )
 
 
 def from_keywords(base: Options = PLAIN, /, **keywords: object) -> Options:

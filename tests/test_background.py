@@ -292,7 +292,10 @@ def test_an_interrupt_from_the_run_itself_stops_it_and_keeps_its_changes(kernel:
     assert kernel.value("x, train.status") == (3, "interrupted")
     run = kernel.run("train.wait()")
     assert run.error is not None
-    assert (run.error.ename, run.error.evalue) == ("KeyboardInterrupt", "all 2 ranks were stopped")
+    assert (run.error.ename, run.error.evalue) == (
+        "RunStopped",
+        "the run was interrupted: all 2 ranks were stopped",
+    )
 
 
 def test_stop_ends_the_ranks_and_drops_what_they_did(kernel: NotebookKernel) -> None:
@@ -307,6 +310,11 @@ def test_stop_ends_the_ranks_and_drops_what_they_did(kernel: NotebookKernel) -> 
     run = kernel.run("train.wait()")
     assert run.error is not None
     assert run.error.evalue == "the run was stopped; nothing of it is in the notebook"
+    kernel.run("import nbdist").check()
+    caught = "try:\n    train.result\nexcept Exception as error:\n    caught = type(error)\n"
+    assert kernel.run(f"{caught}issubclass(caught, nbdist.RunStopped)").check().result == {
+        "text/plain": "True"
+    }
 
 
 def test_commands_know_it_by_its_name(kernel: NotebookKernel) -> None:
@@ -318,7 +326,7 @@ def test_commands_know_it_by_its_name(kernel: NotebookKernel) -> None:
     assert [row.split()[0] for row in rows] == ["0", "1"]
     assert "rank 1:\nthere 1\n" in kernel.run("%distributed logs").check().stdout
     assert kernel.run("%distributed logs 1 --name train").check().stdout == "there 1\n"
-    assert "wait_for" in kernel.run("%distributed stacks").check().stdout
+    poll_until(lambda: "wait_for" in kernel.run("%distributed stacks").check().stdout, 10, lambda: "no stack")
     second = kernel.run("%%distributed --background train\n1").error
     assert second is not None
     assert "--background train: a run of that name has ranks already (running)." in second.text

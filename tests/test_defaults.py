@@ -45,3 +45,21 @@ def test_unloading_takes_them_back(kernel: NotebookKernel) -> None:
     kernel.run("%distributed defaults --seed 1").check()
     kernel.run("%reload_ext nbdist").check()
     assert kernel.run("%distributed defaults").check().stdout == "defaults of this notebook: none\n"
+
+
+def test_options_of_one_cell_are_no_defaults(kernel: NotebookKernel) -> None:
+    for told in ("--gather a", "--output a", "--ranks 0", "--background"):
+        error = kernel.run(f"%distributed defaults --reset {told}").error
+        assert error is not None
+        assert f"{told}: says something of one cell, not of all cells" in error.text
+    assert kernel.run("%distributed defaults").check().stdout == "defaults of this notebook: none\n"
+
+
+def test_hold_as_a_default_says_nothing_of_the_background(kernel: NotebookKernel) -> None:
+    kernel.run("%distributed defaults --hold --accelerator cpu\nimport nbdist").check()
+    kernel.run("%%distributed --background run\nx = 3").check()
+    assert kernel.run("run.wait()\nx").check().result == {"text/plain": "3"}
+    assert kernel.run("nbdist.launch(abs, -4, background=True).wait()").check().result == {"text/plain": "4"}
+    error = kernel.run("%%distributed --hold --background run\n1").error
+    assert error is not None
+    assert "Leave out --hold, or --background." in error.text

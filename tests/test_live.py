@@ -397,3 +397,41 @@ def test_pull_and_push_say_what_they_did_or_why_not(kernel: NotebookKernel) -> N
     assert (run.stdout, kernel.value("large[0]")) == ("brought from rank 0: large.\n", 0)
     assert kernel.run("%distributed push here").check().stdout == "sent to the ranks of session main: here.\n"
     kernel.run("%distributed stop").check()
+
+
+def test_the_overview_of_commands(kernel: NotebookKernel) -> None:
+    alone = kernel.run("%distributed").check().stdout
+    assert "  %distributed pull NAMES [--rank N] [--name NAME] " in alone
+    assert kernel.run("%distributed help").check().stdout == alone
+    whole = kernel.run("%distributed --help").check().stdout
+    assert whole.startswith("Commands for ranks that stay")
+    assert "--start-method" in whole
+    assert kernel.run("%%distributed --help").check().stdout == whole
+
+
+def test_tab_offers_names_and_ranks(kernel: NotebookKernel) -> None:
+    kernel.run("notebooks_own = 1").check()
+    start(kernel, 2)
+    kernel.run("%%distributed\nlarge_there = [rank] * 1_000_000").check()
+    assert kernel.complete("%distributed pull larg") == ["large_there"]
+    assert kernel.complete("%distributed push notebooks_") == ["notebooks_own"]
+    assert kernel.complete("%distributed logs ") == ["0", "1"]
+    assert kernel.complete("%distributed pull --") == ["--name", "--rank"]
+    kernel.run("%distributed stop").check()
+
+
+def test_what_cannot_be_sent_is_called_as_the_user_calls_it(kernel: NotebookKernel) -> None:
+    kernel.run("import nbdist, os\ns = nbdist.Session(devices=1, accelerator='cpu')\ns.start()").check()
+    kernel.run("file = open(os.devnull)").check()
+    for call, place in (
+        ("s.push(rate=1, x=file)", "x is an open file"),
+        ("s.run(print, 1, [file])", "args[1][0] is an open file"),
+        ("s.run(print, file=file)", "file is an open file"),
+    ):
+        error = kernel.run(call).error
+        assert error is not None
+        assert f"The call cannot be sent to the ranks: {place}" in error.text
+    error = kernel.run("nbdist.launch(print, gather='x')").error
+    assert error is not None
+    assert "gather='x': brings back names that a cell binds" in error.text
+    kernel.run("s.stop()\nfile.close()").check()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nbdist.errors import OptionError, RankFailedError, RunInterrupted, SessionError
+from nbdist.errors import OptionError, RankFailedError, RunInterrupted, RunStopped, SessionError
 from nbdist.metrics import as_json, iso_time, write_json
 from nbdist.options import Options
 from nbdist.session.between import BetweenCells
@@ -89,6 +89,7 @@ class Run:
         self._since: Since | None = Since(one.twins)
         self._lock = threading.RLock()
         self._settled = threading.Event()
+        self._waits = False
         self._state: RunState | None = None
         self._arrived: dict[int, dict[str, Any]] | None = None
         self._status = ""
@@ -101,7 +102,10 @@ class Run:
 
     @property
     def status(self) -> str:
-        """``running``, ``finished``, ``failed``, ``interrupted`` (by `interrupt`) or ``stopped``."""
+        """``running``, ``finished``, ``failed``, ``interrupted`` (by `interrupt`) or ``stopped``.
+
+        One word, without parentheses; the table that `Session.status` gives is `overview` here.
+        """
         if self._status or not self._settled.is_set():
             return self._status or "running"
         one, state = self._one, self._state
@@ -120,7 +124,8 @@ class Run:
 
         Raises:
             RankFailedError: it failed on a rank.
-            KeyboardInterrupt: it was interrupted or stopped; or the wait was, and the run goes on.
+            RunStopped: it was interrupted or stopped.
+            KeyboardInterrupt: the wait was interrupted, and the run goes on; in a batch run, the cell was.
             TimeoutError: it has not ended in time, and goes on.
             SessionError: this is not the main thread, which alone writes into the notebook.
         """
@@ -142,7 +147,7 @@ class Run:
 
     @property
     def result(self) -> Any:
-        """What `wait` gives: it waits, too."""
+        """What `wait` gives or raises: it waits, too. Without parentheses."""
         return self.wait()
 
     def interrupt(self) -> None:
@@ -163,7 +168,7 @@ class Run:
         self._settled.wait()
         with self._lock:
             if self._one is not None:
-                self._error = RunInterrupted("the run was stopped; nothing of it is in the notebook")
+                self._error = RunStopped("the run was stopped; nothing of it is in the notebook")
                 self._close(self._one, "stopped")
 
     def overview(self) -> SessionStatus:
@@ -257,6 +262,7 @@ class Run:
         self._panel.open(
             f"{self._name or 'background run'}, {_ranks(self._world_size)}", str(self._logs.folder)
         )
+        self._waits = waits
         if waits:
             self._follow()
         else:
@@ -319,8 +325,10 @@ class Run:
         self._then()
         try:
             raise_failure(state, ranks, one.twins)
-        except (RankFailedError, RunInterrupted) as error:
+        except RankFailedError as error:
             self._error = error
+        except RunInterrupted as error:
+            self._error = error if self._waits else RunStopped(f"the run was interrupted: {error}")
         return True
 
     def _ask(self, names: list[str]) -> None:

@@ -39,10 +39,12 @@ def launch(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
     """
     if not callable(function):
         raise OptionError(f"launch({function!r}): not callable. Pass a function, then its arguments.")
-    work, asked, shell = (
-        CallWork(function, args),
-        from_keywords(defaults.current(), **options),
-        current_shell(),
-    )
+    work, shell = CallWork(function, args), current_shell()
+    asked = from_keywords(defaults.under(options), **options)
+    if asked.gather:
+        raise OptionError(
+            f"gather={','.join(asked.gather)!r}: brings back names that a cell binds, and a function's "
+            "names are its own. Return what you want back; Session.run gives every rank's return value."
+        )
     start = run_once if asked.background is None else begin
     return start(work, asked, shell, show_result=False)

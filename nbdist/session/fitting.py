@@ -11,22 +11,6 @@ from nbdist.options import PLAIN, Options, spelled
 from nbdist.session.ranks import Ranks
 
 _OF_START = ("devices", "accelerator", "backend", "start_method", "seed", "timeout", "strategy", "init")
-_OF_CELL = ("ranks", "output", "gather")
-
-
-def check_start(options: Options) -> None:
-    """Refuse options that say something of one cell.
-
-    Raises:
-        OptionError: there is one.
-    """
-    for name in _OF_CELL:
-        if getattr(options, name) != getattr(PLAIN, name):
-            told = spelled({name: getattr(options, name)})
-            raise OptionError(
-                f"{told}: says something of one cell, not of a session. Write it on the cell's line: "
-                f"%%distributed {told}."
-            )
 
 
 def options_in(session: Options, ranks: Ranks, cell: Options, given: Collection[str]) -> Options:

@@ -83,8 +83,9 @@ def debug(rank: int | None = None) -> None:
     failed = [*_failed_live, *_held]
     if not failed:
         raise SessionError(
-            "No ranks are kept. Run the cell with %%distributed --hold: when it fails, its ranks wait, "
-            "and %distributed debug opens pdb where the first of them failed."
+            "No ranks are kept whose last cell failed. Those of a session can be looked into until its next "
+            "cell. Elsewhere run the cell with %%distributed --hold: when it fails, its ranks wait, and "
+            "%distributed debug opens pdb where the first of them failed."
         )
     if not is_watched(current_shell()):
         raise SessionError("%distributed debug asks for commands, and this front end has no input box.")

@@ -22,14 +22,14 @@ from nbdist.values.kind import Buffer
 from nbdist.values.kinds import kind_of
 from nbdist.values.landing import Landed
 from nbdist.values.parcel import Echo, pack
-from nbdist.values.reasons import explain
+from nbdist.values.reasons import explain, explain_parts
 from nbdist.values.size import described
 from nbdist.values.snapshot import Changes
 from nbdist.values.surroundings import difference, surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.walk import Reached, reached
 from nbdist.worker.sources import sources_of
-from nbdist.worker.work import SHELLS_OWN, Wanted, Work
+from nbdist.worker.work import SHELLS_OWN, CallWork, Wanted, Work
 
 _MISSING = object()
 _OTHER = object()
@@ -138,8 +138,10 @@ class Ledger:
         packed = pack({"work": (work, wanted)}, self._twins, definitions_only=True)
         if packed.lost:
             os.close(packed.fd)
-            reason = explain("the call", work.objects.get("the call"), packed.lost["work"], advise=False)
-            raise SessionError(f"The call cannot be sent to the ranks: {reason}")
+            parts = work.parts if isinstance(work, CallWork) else {}
+            raise SessionError(
+                f"The call cannot be sent to the ranks: {explain_parts(parts, packed.lost['work'])}"
+            )
         return packed.parcel, packed.fd
 
     def _message(self, news: Parcel, work: Parcel) -> Run:

@@ -11,10 +11,10 @@ from nbdist import defaults
 from nbdist.cell import parse_cell
 from nbdist.errors import Failure, SessionError
 from nbdist.looks import NameInfo
-from nbdist.options import Options, from_keywords
+from nbdist.options import Options, check_lasting, from_keywords
 from nbdist.session import asking, telling
 from nbdist.session.ending import RichValue, raise_failure, report
-from nbdist.session.fitting import check_start, described, options_in
+from nbdist.session.fitting import described, options_in
 from nbdist.session.held import offer, release, take_back
 from nbdist.session.ledger import Ledger
 from nbdist.session.logs import tail
@@ -62,7 +62,7 @@ class Session:
         return session
 
     def _begin(self, options: Options) -> None:
-        check_start(options)
+        check_lasting(options, "a session")
         self._options = options
         self._shell = current_shell()
         self._screen = Screen(self._shell)
@@ -109,7 +109,6 @@ class Session:
         """The last lines of all that a rank has printed since the session began.
 
         Args:
-            rank: which.
             lines: how many at most.
 
         Raises:

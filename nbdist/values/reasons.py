@@ -101,6 +101,20 @@ def explain(name: str, value: Any, reason: str, *, advise: bool = True) -> str:
     return f"{fact}. {advice}" if advise else fact
 
 
+def explain_parts(parts: Mapping[str, Any], reason: str) -> str:
+    """As `explain`, of the first of several values, each by its name, that holds what could not be pickled.
+
+    Example:
+        >>> explain_parts({"rate": 0.1, "steps": (n for n in "ab")}, "cannot pickle 'generator' object")
+        'steps is a generator, which cannot leave its process'
+    """
+    for name, value in parts.items():
+        told = explain(name, value, reason, advise=False)
+        if told.startswith((name, "it is")):
+            return told if told.startswith(name) else f"{name}{told.removeprefix('it')}"
+    return reason
+
+
 def _with_article(name: str) -> str:
     return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"
 

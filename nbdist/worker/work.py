@@ -182,6 +182,16 @@ class CallWork:
     def objects(self) -> Mapping[str, Any]:
         return {"the call": (self.function, self.args, dict(self.kwargs))}
 
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """What it is made of, as the user calls it."""
+        if self.function is bind_names:
+            (values,) = self.args
+            return dict(values)
+        name = getattr(self.function, "__name__", "the function")
+        args = {f"args[{number}]": arg for number, arg in enumerate(self.args)}
+        return {name: self.function, **args, **self.kwargs}
+
     def run(self) -> Done:
         return Done(result=self.function(*self.args, **self.kwargs))
 
