@@ -177,6 +177,7 @@ def test_a_breakpoint_of_another_rank_is_refused(kernel: NotebookKernel) -> None
     assert "breakpoint(): rank 0 alone can ask, and this is rank 1" in error_of(run)
 
 
+KEPT_HAVE_ENDED = "The ranks that were kept after a failure have ended.\n"
 FAILING = """
 %%distributed --devices 2 --hold
 def divide(a):
@@ -203,7 +204,7 @@ def test_kept_ranks_can_be_looked_into(kernel: NotebookKernel) -> None:
         assert "[1] ----> 4     return 1 / b" in shown
     other = kernel.run("%distributed debug 0", answers=["u", "u", "u", "p (rank, y)", "q"]).check()
     assert "[0] (0, -1.0)" in plain(other.stdout).splitlines()
-    assert kernel.run("%distributed stop").check().stdout == ""
+    assert kernel.run("%distributed stop").check().stdout == KEPT_HAVE_ENDED
     assert kernel.run("%distributed stop").check().stdout == "No ranks are up.\n"
 
 
@@ -272,7 +273,7 @@ def test_pdb_on_opens_pdb_on_the_rank_that_failed(kernel: NotebookKernel) -> Non
     run = kernel.run(failing, answers=["p (a, b)", "q"])
     assert error_of(run).startswith("RankFailedError: rank 1 of 2 failed at line 4")
     assert "[1] (1, 0)" in plain(run.stdout).splitlines()
-    assert kernel.run("%distributed stop").check().stdout == ""
+    assert kernel.run("%distributed stop").check().stdout == KEPT_HAVE_ENDED
     nobody = kernel.run(failing)  # where nobody can be asked
     assert "%%distributed --hold" in nobody.stdout
     assert kernel.run("%distributed stop").check().stdout == "No ranks are up.\n"

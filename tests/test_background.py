@@ -470,6 +470,15 @@ def test_it_can_be_a_function(kernel: NotebookKernel) -> None:
     assert kernel.run("print(run.wait(), found)").check().stdout == "42 [21]\n"
 
 
+def test_a_name_of_a_sessions_ranks_is_pointed_out(kernel: NotebookKernel) -> None:
+    kernel.run("%distributed start --devices 2 --accelerator cpu").check()
+    kernel.run("%%distributed\nlarge = [rank] * 1_000_000").check()
+    cell = begin(kernel, "print(len(large))")
+    wait_for_panel(cell, "large lives on the ranks of session main")
+    wait_for_panel(cell, "train, 2 ranks: failed", "text/plain")
+    kernel.run("%distributed stop").check()
+
+
 def test_ranks_that_fail_are_not_held_in_the_background(kernel: NotebookKernel) -> None:
     run = kernel.run("%%distributed -d 2 --background --hold\n1", allow_stdin=True)
     assert run.error is not None

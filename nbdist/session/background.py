@@ -20,6 +20,7 @@ from nbdist.session.logs import tail
 from nbdist.session.once import OneShot
 from nbdist.session.opening import note_needed
 from nbdist.session.overview import status_of
+from nbdist.session.sessions import notes_on
 from nbdist.shell import namespace_of
 from nbdist.state import RunState
 from nbdist.values.since import Since
@@ -276,6 +277,8 @@ class Run:
             state = self._state = self._one.follow()
             if state.failures and not ranks.interrupted:
                 self._panel.fail(failure_in(state, ranks))
+                for note in notes_on(state.failures):
+                    self._panel.note(note)
             self._panel.tell("ended; what it changed is bound when no cell runs")
         except BaseException as error:  # noqa: BLE001  a fault of nbdist's: `wait` raises it
             self._error = error

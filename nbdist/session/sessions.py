@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from nbdist import defaults
-from nbdist.errors import SessionError
+from nbdist.errors import Failure, SessionError
 from nbdist.options import PLAIN
 
 if TYPE_CHECKING:
     from nbdist.session.session import Session
 
+_NAME_ERROR = re.compile(r"name '(\w+)' is not defined")
 _sessions: dict[str, Session] = {}
 """Those that are up."""
 
@@ -69,6 +72,18 @@ def no_such_session(name: str) -> SessionError:
     up = f"Up is: {others} (%distributed status)." if others else "None is up."
     start = "%distributed start" if name == PLAIN.name else f"%distributed start --name {name}"
     return SessionError(f"There is no session {name!r}. {up} Start its ranks first: {start}.")
+
+
+def notes_on(failures: Iterable[Failure]) -> list[str]:
+    """For names that ranks of a run did not find, and that live on the ranks of a session."""
+    missing = {found[1] for failure in failures if (found := _NAME_ERROR.match(failure.message))}
+    return [
+        f"{info.name} lives on the ranks of session {name}, and this run has ranks of its own: "
+        f"%distributed pull {info.name} brings it into the notebook first."
+        for name, session in live_sessions().items()
+        for info in session.names_bound
+        if info.name in missing
+    ]
 
 
 def stop_sessions() -> None:
