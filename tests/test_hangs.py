@@ -257,6 +257,20 @@ def test_ranks_that_stand_still_are_reported_once_and_waited_for(kernel: Noteboo
     assert run.stderr.count("may hang") == 1
 
 
+def test_a_rank_that_others_wait_for_is_named_where_the_cell_is_stopped(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        f"%%distributed --devices 2 --hang-timeout 1 --on-hang stop\n{IMPORTS}\nimport time\n"
+        "while rank == 1: time.sleep(0.1)\ndist.barrier()"
+    )
+    text = failure_text(run)
+    assert text.splitlines()[-1] == (
+        "RankFailedError: rank 0 of 2 failed at line 5: rank 0 made no step for 1 s; rank 1 runs at line 4 of "
+        "the cell"
+    )
+    assert "rank 1: stopped at line 4.\n" in text
+    assert "consequence" not in text
+
+
 def test_c_frames_are_shown_where_they_can_be_had(kernel: NotebookKernel) -> None:
     tool = Path(sys.executable).with_name("py-spy")
     tried = subprocess.run([tool, "dump", "--native", "--pid", str(os.getpid())], capture_output=True)

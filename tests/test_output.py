@@ -648,3 +648,31 @@ def test_logs_of_a_folder_that_cannot_be_written_end_no_run(kernel: NotebookKern
     assert run.stdout == "all the same\n"
     assert run.result == {"text/plain": "2"}
     assert "are not complete" in run.stderr
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 11)", "os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize("live", [False, True])
+def test_the_last_lines_before_a_death_are_there(kernel: NotebookKernel, end: str, live: bool) -> None:
+    if live:
+        kernel.run("%distributed start --devices 2").check()
+    run = kernel.run(
+        f"""
+        %%distributed{"" if live else " --devices 2"}
+        import os, sys, torch.distributed as dist
+        if rank == 1:
+            for step in range(2000):
+                print("step", step, "äß")
+            print("oh", file=sys.stderr)
+            print("before", end="")
+            {end}
+        dist.barrier()
+        """
+    )
+    expected = "".join(f"step {step} äß\n" for step in range(2000))
+    assert run.error is not None, run.describe()
+    assert run.stdout == "".join(f"[1] {line}\n" for line in [*expected.splitlines(), "before"])
+    assert "[1] oh\n" in run.stderr
+    assert logs_of(kernel)[-1] == f"{expected}oh\nbefore"
+    if live:
+        assert kernel.run("%distributed logs 1").check().stdout.endswith("oh\nbefore\n")
+        kernel.run("%distributed stop").check()

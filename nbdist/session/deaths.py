@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import signal
 import time
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
-from nbdist.messages import Died
+from nbdist.messages import Died, Text
 from nbdist.shell import place_text
 from nbdist.start.guard import Guard
 from nbdist.start.worker import Worker
 from nbdist.worker.afterfork import last_words_path
+from nbdist.worker.unsent import read_unsent, unsent_path
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')  # as faulthandler writes it
 _RUNS_WORK = ("/IPython/", "/nbdist/worker/work.py", "/nbdist/worker/notebook.py")
@@ -49,6 +51,14 @@ class Coroner:
             memory_ran_out=_memory_kills() > self._memory_kills,
             mute=worker.rank in self.mute and exit_code == -signal.SIGKILL,
         )
+
+    def unsent(self, rank: int, received: int) -> Iterator[Text]:
+        """Text that a worker had written and not sent when it ended.
+
+        Args:
+            received: the number of the last batch of messages that came.
+        """
+        return read_unsent(unsent_path(self._scratch, rank), received)
 
     def _last_words(self, rank: int) -> tuple[str, ...]:
         """Frames of the user's code, the most recent call first."""

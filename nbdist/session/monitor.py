@@ -41,6 +41,7 @@ from nbdist.session.pipes import Pipes
 from nbdist.start.worker import Worker
 from nbdist.state import RunState, first_state, fold, next_run, stop_working
 from nbdist.views.bars import bar_line
+from nbdist.views.hang import moving_report
 from nbdist.views.text import Item, TextView
 
 _SHOW_EVERY_S = 0.1
@@ -343,8 +344,11 @@ class Monitor(threading.Thread):
         if not hang.certain and not self._stop_hangs:
             self._inbox.put(Hung(self.state, hang))
             return
+        others = (
+            "" if hang.certain else "".join(f"; {line}" for line in moving_report(self.state, hang.ranks))
+        )
         for rank in hang.ranks:
-            self._fold(rank, Stuck(time_s=now_s, reason=hang.reason))
+            self._fold(rank, Stuck(time_s=now_s, reason=hang.reason + others))
 
     def _read_pipes(self, worker: Worker) -> None:
         pipes = self._pipes[worker.rank]
@@ -369,6 +373,8 @@ class Monitor(threading.Thread):
                 self._read_channel(worker)
         except BlockingIOError:  # a child that left the rank's process group still holds the other end
             self._forget(channel_fd)
+        for text in self._coroner.unsent(worker.rank, self._pipes[worker.rank].batch):
+            self._take(worker, text)
         self._read_pipes(worker)
         self._take_wrote(worker, self._pipes[worker.rank].rest())
         for fd in (channel_fd, worker.process.fileno(), worker.stdout_fd, worker.stderr_fd):

@@ -89,6 +89,11 @@ class Pipes:
         self._pipes = (_Pipe("stdout", worker.stdout_fd), _Pipe("stderr", worker.stderr_fd))
         self._batch = 0
 
+    @property
+    def batch(self) -> int:
+        """The number of the last batch of messages that came."""
+        return self._batch
+
     def read(self) -> Iterator[tuple[Stream, str]]:
         """Read once what lies in them; text that may be taken now."""
         return self._texts([pipe.read() for pipe in self._pipes])

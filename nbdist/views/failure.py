@@ -25,7 +25,7 @@ def failure_of(state: RunState, logs: str, *, whole: bool) -> RankFailedError:
             report += [_title(group, len(state.ranks)), *group[0].traceback, ""]
         if group[0].hint:
             report += [group[0].hint, ""]
-    report += _consequences([failure for failure in failures if failure.consequence], len(failures))
+    report += _consequences(failures)
     if logs:
         report.append(f"Each rank's whole output is in {logs}")
     message = _message(groups, len(state.ranks))
@@ -51,16 +51,19 @@ def _stopped(rank: RankState) -> Failure:
     )
 
 
-def _consequences(consequences: Sequence[Failure], failures: int) -> list[str]:
-    """One line for all of them."""
-    if not consequences or len(consequences) == failures:
+def _consequences(failures: Sequence[Failure]) -> list[str]:
+    """One line for all of them. Where ranks stood still, those that moved may be the cause."""
+    consequences = [failure for failure in failures if failure.consequence]
+    if not consequences or len(consequences) == len(failures):
         return []
+    stuck = any(failure.type_name == "Stuck" for failure in failures)
     ways: dict[str, list[int]] = {}
     for failure in consequences:
         way = failure.message if failure.type_name == "Stopped" else "lost the connection to a failed rank"
-        ways.setdefault(way, []).append(failure.rank)
+        at = f" at line {failure.cell_line}" if stuck and failure.cell_line is not None else ""
+        ways.setdefault(f"{way}{at}", []).append(failure.rank)
     told = "; ".join(f"{ranks_phrase(ranks)}: {way}" for way, ranks in ways.items())
-    return [f"{told}, a consequence."]
+    return [f"{told}." if stuck else f"{told}, a consequence."]
 
 
 def _fold_same(failures: Sequence[Failure]) -> list[list[Failure]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from nbdist.errors import ranks_phrase
 from nbdist.messages import Standing
@@ -19,6 +19,13 @@ def standing_report(state: RunState, now_s: float) -> list[str]:
         now_s: monotonic.
     """
     return [_line(phrase, ranks, now_s) for phrase, ranks in _groups(state).items()]
+
+
+def moving_report(state: RunState, still: Collection[int]) -> list[str]:
+    """A line for each group of the ranks that work and are none of those that stand still."""
+    moving = [rank for rank in state.ranks if rank.rank in state.working and rank.rank not in still]
+    groups = _groups(RunState(ranks=tuple(moving)))
+    return [f"{_ranks(ranks)} {said if len(ranks) == 1 else _plural(said)}" for said, ranks in groups.items()]
 
 
 def odd_stacks(state: RunState, *, every: bool = False) -> list[str]:

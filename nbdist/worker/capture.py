@@ -21,6 +21,7 @@ from typing import Any
 from nbdist.channel import Channel
 from nbdist.errors import ChannelError
 from nbdist.messages import Mark, Progress, Stream, Text
+from nbdist.worker.unsent import Unsent
 
 _BATCH_BYTES = 64_000
 _BATCH_AGE_S = 0.05
@@ -32,14 +33,21 @@ _LINE_BUFFERED = 1  # setvbuf's _IOLBF, on Linux and macOS
 class Outbox:
     """Messages on their way to the kernel, batched (50 ms or 64 kB).
 
-    A writer blocks while more than 1 MB waits: a rank cannot outrun the kernel.
+    A writer blocks while more than 1 MB waits: a rank cannot outrun the kernel. The text among them also lies
+    where the kernel finds it if the rank dies.
 
     Before a batch goes, its `Mark` is put behind what lies in the rank's own pipes, so that the kernel knows
     which text came first. (Of descriptors of ours: 1 and 2 may lead elsewhere by then.)
+
+    Args:
+        unsent: path of the file for text that has not been sent.
     """
 
-    def __init__(self, channel: Channel):
+    def __init__(self, channel: Channel, unsent: str):
         self._channel = channel
+        self._unsent: Unsent | None = None
+        with contextlib.suppress(OSError):  # no room: a rank that dies takes its last words with it
+            self._unsent = Unsent(unsent)
         self._changed = threading.Condition()
         self._waiting: list[tuple[Any, Sequence[int]]] = []
         self._waiting_bytes = 0
@@ -71,6 +79,8 @@ class Outbox:
             else:
                 self._add(_Pieces(stream, [text]), ())
             self._waiting_bytes += len(text)
+            if self._unsent is not None:
+                self._unsent.add(stream, text)
             if self._waiting_bytes >= _BATCH_BYTES:
                 self._changed.notify_all()
 
@@ -154,6 +164,9 @@ class Outbox:
                 batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 self._waiting_bars.clear()
                 self._urgent, self._sending = False, True
+                self._batch += 1
+                if self._unsent is not None:
+                    self._unsent.begin(self._batch + 1)
             own = self.source() if ask else None
             if own is not None:
                 batch.append((own, ()))
@@ -167,7 +180,6 @@ class Outbox:
                 self._changed.notify_all()
 
     def _send(self, batch: list[tuple[Any, Sequence[int]]]) -> None:
-        self._batch += 1
         mark = Mark(number=self._batch)
         for pipe in self._pipes:
             with contextlib.suppress(OSError):  # the work has closed it: its text has no place, then

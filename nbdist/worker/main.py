@@ -54,6 +54,7 @@ from nbdist.worker.rebinding import rebind_models
 from nbdist.worker.sources import learn_sources
 from nbdist.worker.telling import Telling
 from nbdist.worker.threads import share_cores, threads_of_work
+from nbdist.worker.unsent import unsent_path
 from nbdist.worker.watch import Watch
 from nbdist.worker.work import Done, NoWork, Wanted, Work, formatted, is_good_exit, users_traceback
 
@@ -66,7 +67,7 @@ class Rank:
         self._channel = channel
         self._twins = twins
         self._wanted = wanted
-        self._outbox = Outbox(channel)
+        self._outbox = Outbox(channel, unsent_path(assignment.scratch, assignment.rank))
         self._bars = Bars(self._outbox)
         self._telling = Telling(self._outbox, self._bars)
         self._group = Group(assignment)
