@@ -14,7 +14,7 @@ from typing import Any
 
 from nbdist import defaults
 from nbdist.cell import parse_cell
-from nbdist.errors import OptionError, SessionError
+from nbdist.errors import OptionError, SessionError, plainly_interrupted
 from nbdist.options import Options, given, parse_words
 from nbdist.session import run_cell, session_named
 
@@ -118,8 +118,9 @@ class Auto:
                 "The cell was not run: its ranks have ended. Start others (%distributed start, then "
                 "%distributed auto on), or run it again to run it in the notebook."
             )
-        parsed = parse_cell(cell, self._shell.transform_cell)
-        return run_cell(self._shell, parsed, "", options, self._given)
+        with plainly_interrupted():
+            parsed = parse_cell(cell, self._shell.transform_cell)
+            return run_cell(self._shell, parsed, "", options, self._given)
 
     def _after_cell(self, _: Any = None) -> None:
         self._coming = None

@@ -21,7 +21,8 @@ the raise are nbdist's own and tell a user nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -179,6 +180,17 @@ class RunInterrupted(KeyboardInterrupt):
 
 RunInterrupted.__name__ = RunInterrupted.__qualname__ = "KeyboardInterrupt"
 RunInterrupted.__module__ = "builtins"  # a traceback shows it as what it is to all that catch it
+
+
+@contextlib.contextmanager
+def plainly_interrupted() -> Iterator[None]:
+    """An interrupt of this block shows without nbdist's own frames, wherever it strikes."""
+    try:
+        yield
+    except RunInterrupted:
+        raise
+    except KeyboardInterrupt:
+        raise RunInterrupted("nothing runs on the ranks") from None
 
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")

@@ -17,7 +17,7 @@ from nbdist import defaults
 from nbdist.auto import auto
 from nbdist.cell import parse_cell
 from nbdist.commands import complete, overview_of_commands, run_command
-from nbdist.errors import NbdistError, SessionError
+from nbdist.errors import NbdistError, RunInterrupted, SessionError, plainly_interrupted
 from nbdist.forksafety import ENVIRONMENT, can_fork, this_process
 from nbdist.help import help_text
 from nbdist.lookup import lookup
@@ -72,9 +72,10 @@ class DistributedMagics(Magics):
         values = given(split_line(line))
         if shell.call_pdb and is_watched(shell) and "background" not in values:  # %pdb on
             values["hold"] = True
-        parsed = parse_cell(cell, shell.transform_cell)
         first_line = f"%%distributed {line}".rstrip()
-        return run_cell(shell, parsed, first_line, replace(defaults.under(values), **values), values.keys())
+        options = replace(defaults.under(values), **values)
+        with plainly_interrupted():
+            return run_cell(shell, parse_cell(cell, shell.transform_cell), first_line, options, values.keys())
 
     distributed.__doc__ = help_text()
 
@@ -83,7 +84,8 @@ class DistributedMagics(Magics):
         if _HELP & set(line.split()):
             print(_all_help())
         else:
-            run_command(line)
+            with plainly_interrupted():
+                run_command(line)
 
     distributed_line.__doc__ = _all_help()  # type: ignore[assignment]
 
@@ -166,10 +168,15 @@ def _has_matchers() -> bool:
 
 class _Watch:
     """Looks after each cell whether the kernel has become unsafe to fork; then the fork server
-    starts at once, so that the next launch need not wait for it."""
+    starts at once, so that the next launch need not wait for it.
+
+    IPython takes an interrupt for a fault of the callback that it strikes, and runs the cell all the same:
+    one that comes in `before` is raised when IPython has parsed the cell.
+    """
 
     def __init__(self, shell: Any):
         self._shell = shell
+        self._interrupted = False
         self._kernel_pid = os.getpid()
 
     @property
@@ -178,8 +185,19 @@ class _Watch:
         return os.getpid() == self._kernel_pid
 
     def before(self, _info: Any = None) -> None:
-        if self._in_kernel:
-            this_process.before_cell()
+        try:
+            self._interrupted = False
+            if self._in_kernel:
+                this_process.before_cell()
+        except KeyboardInterrupt:
+            self._interrupted = True
+
+    def visit(self, tree: Any) -> Any:
+        """As a transformer of IPython's, which leaves the cell as it is."""
+        interrupted, self._interrupted = self._interrupted, False
+        if interrupted:
+            raise RunInterrupted("the cell had not begun")
+        return tree
 
     def after(self, result: Any = None) -> None:
         if not self._in_kernel:
@@ -204,6 +222,7 @@ def load(shell: InteractiveShell) -> None:
     _watches.append(watch)
     kernel.events.register("pre_run_cell", watch.before)
     kernel.events.register("post_run_cell", watch.after)
+    kernel.ast_transformers.append(watch)
     shell.register_magics(DistributedMagics)
     kernel.debugger = partial(_look_into_failure, shell)
     shell.register_magics(RanksCellMagics)
@@ -227,6 +246,7 @@ def unload(shell: InteractiveShell) -> None:
         watch = _watches.pop()
         kernel.events.unregister("pre_run_cell", watch.before)
         kernel.events.unregister("post_run_cell", watch.after)
+        kernel.ast_transformers.remove(watch)
     stop_runs()
     defaults.reset()
     stop_sessions()

@@ -263,3 +263,14 @@ def test_every_expression_of_a_cell_is_shown_where_the_user_wants_that(live: Not
     live.run("%config InteractiveShell.ast_node_interactivity = 'last_expr'").check()
     shown = [content["data"] for content in run.contents("execute_result")]
     assert shown == [{"text/plain": "0"}, {"text/plain": "'last'"}]
+
+
+@pytest.mark.parametrize("cell", ["exit()", "quit"])
+def test_exit_says_what_it_does_not_do(kernel: NotebookKernel, cell: str) -> None:
+    kernel.run("%distributed start --devices 2").check()
+    kernel.run("%distributed auto on").check()
+    run = kernel.run(cell).check()
+    assert run.stderr.startswith("nbdist: exit() and quit() end nothing here: ")
+    assert run.stderr.count("\n") == 1
+    assert kernel.run("kept = world_size\nkept").check().result == {"text/plain": "2"}
+    kernel.run("%distributed stop").check()

@@ -303,7 +303,7 @@ def test_a_rank_that_does_not_come_out_of_its_work(live: NotebookKernel) -> None
     )
     run.wait_for_text("up")
     live.interrupt()
-    run.wait_for_text("rank 1 cannot be stopped inside C code")
+    run.wait_for_text("rank 1: not stopped yet")
     live.interrupt()
     run.finish(10)
     assert run.error is not None
@@ -314,6 +314,27 @@ def test_a_rank_that_does_not_come_out_of_its_work(live: NotebookKernel) -> None
         r"rank 1 of this session has died \(rank 1: it did not come out of its work; .* SIGKILL",
         late.error.evalue,
     )
+
+
+def test_an_interrupt_in_a_callback_of_ipython_is_not_lost(live: NotebookKernel) -> None:
+    live.run(
+        "def callback(info):\n"
+        "    import os, time\n"
+        "    if 'slowly' in info.raw_cell and 'RANK' in os.environ:\n"
+        "        print('up', flush=True)\n"
+        "        time.sleep(0.5)\n"
+    ).check()
+    on_ranks(live, "get_ipython().events.register('pre_run_cell', callback)").check()
+    run = live.start_run("%%distributed\nwent_on = 1\ntime.sleep(1000)  # slowly")
+    run.wait_for_text("up")
+    live.interrupt()
+    run.finish(5)
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "KeyboardInterrupt", run.describe()
+    assert "Error in callback" not in run.stdout
+    assert "False" in shown(on_ranks(live, "'went_on' in globals()"))
+    on_ranks(live, "get_ipython().events.unregister('pre_run_cell', callback)").check()
+    check_good(live)
 
 
 def test_an_interrupt_that_python_drops_comes_again(live: NotebookKernel) -> None:
@@ -365,3 +386,72 @@ def test_a_failed_rank_can_be_debugged(live: NotebookKernel) -> None:
     check_good(live)
     late = live.run("%distributed debug")
     assert late.error is not None
+
+
+# ── What is on its way ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def interrupt_in(kernel: NotebookKernel, cell: str, begun: str) -> CellRun:
+    """Run a cell that goes on after a line, and interrupt it once a file of that name is there."""
+    (kernel.working_folder / begun).unlink(missing_ok=True)
+    run = kernel.start_run(f"{cell}\nwent_on = True")
+    poll_until((kernel.working_folder / begun).exists, 20, lambda: run.describe())
+    kernel.interrupt()
+    return run.finish(20)
+
+
+SLOW = """
+class Slow:
+    def __init__(self, name):
+        self.name = name
+    def __getstate__(self):
+        return self.name
+    def __setstate__(self, name):
+        import time
+        self.name = name
+        open(name, "w").close()
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            pass
+"""
+"""A value that says when it is being read, and takes its time."""
+
+
+def test_an_interrupt_while_names_are_pulled_leaves_the_notebook_as_it_was(live: NotebookKernel) -> None:
+    live.run(f"{SLOW}\nfirst = 'the notebook\\'s'").check()
+    on_ranks(live, "first, slow = 'the ranks\\'', (torch.ones(1_000_000), Slow('begun'))").check()
+    run = interrupt_in(live, "first = 'the notebook\\'s'\n%distributed pull first slow", "begun")
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "KeyboardInterrupt"
+    assert "nbdist/" not in run.error.text
+    assert live.value("(first, 'slow' in globals(), 'went_on' in globals())") == (
+        "the notebook's",
+        False,
+        False,
+    )
+    check_good(live)
+    assert shown(on_ranks(live, "slow[0].sum().item(), slow[1].name")) == "(1000000.0, 'begun')"
+
+
+def test_an_interrupt_while_names_are_pushed_ends_the_cell(live: NotebookKernel) -> None:
+    live.run(SLOW).check()
+    live.run("pushed = Slow('pushed')").check()
+    run = interrupt_in(live, "%distributed push pushed", "pushed")
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "KeyboardInterrupt"
+    assert live.value("'went_on' in globals()") is False
+    check_good(live)
+    live.run("%distributed push pushed").check()
+    assert shown(on_ranks(live, "pushed.name")) == "'pushed'"
+
+
+def test_a_second_interrupt_drops_what_comes_back(kernel: NotebookKernel) -> None:
+    kernel.run(f"{SLOW}\nold = [0]").check()
+    run = kernel.start_run("%%distributed --devices 2\nold[0] = 1\nslow = Slow('back'), Slow('again')")
+    for begun in ("back", "again"):
+        poll_until((kernel.working_folder / begun).exists, 20, lambda: run.describe())
+        kernel.interrupt()
+    run.finish(20)
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "KeyboardInterrupt"
+    assert kernel.value("(old, 'slow' in globals())") == ([0], False)

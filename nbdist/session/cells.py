@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from nbdist.cell import Cell, dotted_imports, unknown_outputs
-from nbdist.errors import OptionError, RunInterrupted
+from nbdist.errors import OptionError
 from nbdist.options import Options
 from nbdist.session.background import begin
 from nbdist.session.once import run_once
@@ -51,15 +51,10 @@ def run_cell(shell: Any, cell: Cell, first_line: str, options: Options, given: C
 
     work = CellWork(cell, first_line, number=shell.displayhook.prompt_count)
     know_cell(shell, work.text)
-    try:
-        if options.background is not None:
-            return begin(work, options, shell, show_result=cell.has_result, then=partial(_import_here, cell))
-        run = partial(run_once, shell=shell, show_result=True) if live is None else live.run_work
-        result = run(work, options)
-    except RunInterrupted:
-        raise
-    except KeyboardInterrupt:
-        raise RunInterrupted("nothing was started") from None
+    if options.background is not None:
+        return begin(work, options, shell, show_result=cell.has_result, then=partial(_import_here, cell))
+    run = partial(run_once, shell=shell, show_result=True) if live is None else live.run_work
+    result = run(work, options)
     _import_here(cell)
     return result if cell.has_result else None
 

@@ -39,6 +39,12 @@ def report(landed: Landed, ranks: Ranks, screen: Output) -> None:
         )
 
 
+def check_interrupt(ranks: Ranks, what: str) -> None:
+    """Raise the user's interrupt, if there was one, with what it meant."""
+    if ranks.interrupted:
+        raise RunInterrupted(what)
+
+
 def raise_failure(state: RunState, ranks: Ranks, twins: Twins) -> None:
     """Raise what a run ended with, if it did not end well."""
     if ranks.interrupted or (state.broken_off and not state.failures):

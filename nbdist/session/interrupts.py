@@ -54,10 +54,12 @@ class Interrupts:
 
     @contextlib.contextmanager
     def raised(self, number: int) -> Iterator[None]:
-        """The interrupt of that number is raised in this block as usual: a way out of code that does not
-        return."""
+        """The interrupt of that number is raised in this block as usual, or at its beginning if it has come
+        before: a way out of code that takes long, or does not return."""
         self._raised_from = number
         try:
+            if self.count >= number:
+                raise KeyboardInterrupt
             yield
         finally:
             self._raised_from = None

@@ -11,13 +11,12 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from nbdist.errors import ChannelError, LaunchError, ValueLost
+from nbdist.errors import ChannelError, LaunchError, RunInterrupted, ValueLost
 from nbdist.looks import NameInfo
 from nbdist.messages import (
     FIRST_RUN,
@@ -286,25 +285,35 @@ class Ranks:
         """Whether the user asked to stop, at whatever moment of the run."""
         return self.interrupts.count > 0
 
-    def bring_back(self, lead: int = 0) -> Landed:
+    def bring_back(self, lead: int = 0, *, dropped_by: int = 2) -> Landed:
         """Write what the ranks handed over into the notebook, all of it or, on trouble, what is readable: the
-        names, changes and result of the rank `lead`."""
-        return self.land(self.collect(lead), lead)
+        names, changes and result of the rank `lead`. As `collect`, then `land`."""
+        return self.land(self.collect(lead, dropped_by=dropped_by), lead)
 
-    def collect(self, lead: int = 0) -> dict[int, dict[str, Any]]:
-        """What the ranks handed over, by rank, as far as it can be read; to be landed while they are up."""
+    def collect(self, lead: int = 0, *, dropped_by: int = 3) -> dict[int, dict[str, Any]]:
+        """What the ranks handed over, by rank, as far as it can be read; to be landed while they are up.
+
+        Args:
+            dropped_by: the how manieth interrupt drops it.
+
+        Raises:
+            RunInterrupted: that one came before all had arrived.
+        """
         self._stopping.leave_it()
         # The leading rank's last: it holds what is put together of all ranks' parts.
         ranks = sorted(self._arrived, key=lambda rank: (rank == lead, -rank))
-        arrived = {rank: self._read(rank) for rank in ranks if rank in self.state.alive}
-        self._twins.shards.clear()
-        return arrived
+        try:
+            return {rank: self._read(rank, dropped_by) for rank in ranks if rank in self.state.alive}
+        except KeyboardInterrupt:
+            raise RunInterrupted("what the ranks handed over was dropped, nothing was written") from None
+        finally:
+            self._twins.shards.clear()
 
     def land(self, arrived: Mapping[int, Mapping[str, Any]], lead: int = 0) -> Landed:
         """Write what was collected into the notebook."""
         values = self.handed_over(lead)
         unbound = values.unbound if values else ()
-        with self._users_code():
+        with self.interrupts.raised(3):  # a way out of the user's code
             landed = land(arrived, unbound, self._twins, ranks=self._runs_on, lead=lead)
         landed.lost = {**self.lost(), **landed.lost}
         is_gone = self.state.ranks[lead].phase == "gone" and lead not in self._arrived
@@ -336,13 +345,13 @@ class Ranks:
         values = self.handed_over(self._runs_on[0])
         return values.result_data if values else None
 
-    def _read(self, rank: int) -> dict[str, Any]:
+    def _read(self, rank: int, dropped_by: int) -> dict[str, Any]:
         """A rank's values. What cannot be read here is left out when the rank sends the rest again."""
         again = SendAgain()
         while True:
             arrived = self._arrived[rank]
             try:
-                with self._users_code():
+                with self.interrupts.raised(dropped_by):  # which runs the user's code, too
                     parcel = arrived.values.parcel
                     memory = open_memory(arrived.fd, parcel.size_bytes)
                     values = unpack(parcel, memory, self._twins, rank=rank)
@@ -394,7 +403,3 @@ class Ranks:
         for arrived in self._arrived.values():
             os.close(arrived.fd)
         self._arrived.clear()
-
-    def _users_code(self) -> AbstractContextManager[None]:
-        """Values are read and written here, which runs the user's code: the third interrupt ends it."""
-        return self.interrupts.raised(3)

@@ -13,7 +13,7 @@ from nbdist.errors import Failure, SessionError
 from nbdist.looks import NameInfo
 from nbdist.options import Options, check_lasting, from_keywords
 from nbdist.session import asking, telling
-from nbdist.session.ending import RichValue, raise_failure, report
+from nbdist.session.ending import RichValue, check_interrupt, raise_failure, report
 from nbdist.session.fitting import described, options_in
 from nbdist.session.held import offer, release, take_back
 from nbdist.session.ledger import Ledger
@@ -286,6 +286,7 @@ class Session:
         asking.check_push(names, namespace_of(self._shell))
         with self._running().interrupts.answered():
             self._do(NoWork(), Wanted(live=True, output=()), self._options, push=names)
+            check_interrupt(self._up(), "the ranks may have the new values")
 
     def bring_names(self, *names: str, rank: int | None = None) -> int:
         """Bring a rank's values of names into the notebook, however large they are: what the notebook had is
@@ -309,7 +310,8 @@ class Session:
         ranks = self._running(without=self.deaths.keys() - {rank})
         wanted = Wanted(live=True, output=names, lead=rank)
         with ranks.interrupts.answered():
-            _, landed = self._do(NoWork(), wanted, self._options, alone=True)
+            _, landed = self._do(NoWork(), wanted, self._options, alone=True, dropped_by=1)
+            check_interrupt(ranks, "what was pulled is in the notebook")
         absent = {name: landed.lost.pop(name) for name in names if name in landed.lost and name not in here}
         report(landed, ranks, self._screen)
         if absent:
@@ -317,16 +319,25 @@ class Session:
         return rank
 
     def _do(
-        self, work: Work, wanted: Wanted, options: Options, push: Iterable[str] = (), *, alone: bool = False
+        self,
+        work: Work,
+        wanted: Wanted,
+        options: Options,
+        push: Iterable[str] = (),
+        *,
+        alone: bool = False,
+        dropped_by: int = 2,
     ) -> tuple[RunState, Landed]:
         """Send work to the ranks, follow it to its end, and take what they hand over.
 
         Args:
             alone: whether each rank can do it by itself, also when another has died.
+            dropped_by: the how manieth interrupt drops what they hand over.
         """
         ranks = self._running(without=self.deaths if alone else ())
         news = self._ledger.news(work, wanted, push, options.ranks)
         try:
+            check_interrupt(ranks, "nothing was sent to the ranks")
             self._note(telling.of_news(news, quiet=bool(push) or wanted.results))
             take_back(ranks)
             ranks.send(replace(news.message, ranks=options.ranks), news.fds, options, need_all=not alone)
@@ -339,7 +350,7 @@ class Session:
             self.stop()
             raise
         kept = dict(self._ledger.kept)
-        landed = ranks.bring_back(wanted.lead)
+        landed = ranks.bring_back(wanted.lead, dropped_by=dropped_by)
         if wanted.lead == 0:
             self._ledger.took(landed, ranks.handed_over(0))
         else:

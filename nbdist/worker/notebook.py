@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import logging
 import os
 import sys
 import tempfile
 import warnings
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from IPython.core import page
@@ -30,6 +32,11 @@ from nbdist.worker.history import only_read
 from nbdist.worker.markup import MarkupBars
 from nbdist.worker.widgets import WIDGET_MIME, Widgets
 from nbdist.worker.work import Done, formatted, is_good_exit, is_group, line_in, without_our_end
+
+_NO_EXIT = (
+    "nbdist: exit() and quit() end nothing here: `%distributed stop` ends the ranks, and exit() in a cell "
+    "that runs in the notebook ends its kernel.\n"
+)
 
 
 class RankDisplayPublisher(DisplayPublisher):
@@ -139,11 +146,26 @@ def take_over(shell: InteractiveShell, outbox: Outbox, bars: Bars, *, has_pager:
     scripts = shell.magics_manager.registry.get("ScriptMagics")
     if scripts is not None:
         scripts.event_loop = None  # its thread is not in this process; the next %%bash makes another
+    events: Any = shell.events
+    events.trigger = partial(_trigger, events)
+    shell.ask_exit = partial(outbox.text, "stderr", _NO_EXIT)  # type: ignore[method-assign]
     shell.set_hook("show_in_pager", page.as_hook(page.display_page if has_pager else _show_nothing), 0)
     shell.call_pdb = False  # `%pdb on` is for the notebook's own cells
     warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)  # advice for a terminal
     only_read(shell)
     _keep_messages_here(getattr(shell, "kernel", None), outbox)
+
+
+def _trigger(events: Any, event: str, *args: Any, **kwargs: Any) -> None:
+    """As IPython's, which takes an interrupt for a fault of the callback that it strikes, and goes on: what
+    comes before the user's code begins is as if it came then."""
+    before_code = event in ("pre_execute", "pre_run_cell")
+    with contextlib.ExitStack() as quiet:
+        if before_code:
+            quiet.enter_context(interrupts.listening(False))
+        type(events).trigger(events, event, *args, **kwargs)
+    if before_code and interrupts.came():
+        raise KeyboardInterrupt
 
 
 def _show_nothing(*_: Any, **__: Any) -> None:
