@@ -148,7 +148,7 @@ def take_over(shell: InteractiveShell, outbox: Outbox, bars: Bars, *, has_pager:
         scripts.event_loop = None  # its thread is not in this process; the next %%bash makes another
     events: Any = shell.events
     events.trigger = partial(_trigger, events)
-    shell.ask_exit = partial(outbox.text, "stderr", _NO_EXIT)  # type: ignore[method-assign]
+    setattr(shell, "ask_exit", partial(outbox.text, "stderr", _NO_EXIT))  # noqa: B010  a front end's own
     shell.set_hook("show_in_pager", page.as_hook(page.display_page if has_pager else _show_nothing), 0)
     shell.call_pdb = False  # `%pdb on` is for the notebook's own cells
     warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)  # advice for a terminal
