@@ -140,6 +140,9 @@ class Options:
         None, "return at once with a Run (bound to NAME, if that is given); the cell's text goes on below it",
         checks.background, metavar="NAME", alone="", example="run",
         allowed="a Python name, or nothing", default_help="off")
+    dashboard: bool = option(
+        True, "text only, no panel under the cell", checks.true_or_false, example=False,
+        allowed="True, False", default_help="a panel where the front end can show one")
     init: bool = option(
         True, "leave init_process_group to the cell", checks.true_or_false, example=False,
         allowed="True, False", default_help="off")

@@ -21,9 +21,11 @@ from nbdist.session.once import OneShot
 from nbdist.session.opening import note_needed
 from nbdist.session.overview import status_of
 from nbdist.session.sessions import notes_on
+from nbdist.session.showing import source_of
 from nbdist.shell import namespace_of
 from nbdist.state import RunState
 from nbdist.values.since import Since
+from nbdist.views.dashboard.live import Source
 from nbdist.views.overview import SessionStatus
 from nbdist.views.panel import Panel, panel_for
 from nbdist.views.screen import is_watched
@@ -66,6 +68,7 @@ class Run:
         self,
         one: OneShot,
         panel: Panel,
+        source: Source,
         name: str,
         shell: Any,
         *,
@@ -85,6 +88,7 @@ class Run:
             for own in one.ranks.assignments
         ]
         self._metrics = one.ranks.metrics
+        self._source = source
         self._begun_s = time.time()
         self._ended_s: float | None = None
         self._since: Since | None = Since(one.twins)
@@ -261,7 +265,9 @@ class Run:
         _runs[self._label] = self
         atexit.register(stop_runs)
         self._panel.open(
-            f"{self._name or 'background run'}, {_ranks(self._world_size)}", str(self._logs.folder)
+            f"{self._name or 'background run'}, {_ranks(self._world_size)}",
+            self._source,
+            {"interrupt": self.interrupt, "stop": self.stop},
         )
         self._waits = waits
         if waits:
@@ -386,14 +392,16 @@ def begin(
         )
     # A batch run takes the notebook as a program: what comes after this cell may need what it does.
     waits = shell is not None and not is_watched(shell)
-    panel = panel_for(shell, waits=waits)
+    panel = panel_for(shell, waits=waits, dashboard=options.dashboard)
     one = OneShot(work, options, shell, panel)
     with one.ranks.interrupts.answered(), contextlib.ExitStack() as undo:
         one.start()
         undo.callback(one.ranks.stop)
         if one.ranks.interrupted:
             raise RunInterrupted("the run was stopped before it had begun")
-        run = Run(one, panel, name, shell, show_result=show_result, then=then)
+        tail = panel.tail
+        source = source_of(one.ranks, work, tail, name=name or "background run", in_background=True)
+        run = Run(one, panel, source, name, shell, show_result=show_result, then=then)
         if name:
             namespace_of(shell)[name] = run
         undo.pop_all()

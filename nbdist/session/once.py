@@ -11,6 +11,7 @@ from nbdist.session.held import hold, release
 from nbdist.session.method import choose_method
 from nbdist.session.opening import assignments_for, load_torch, note_needed, open_ranks
 from nbdist.session.ranks import Ranks
+from nbdist.session.showing import has_dashboard, shown
 from nbdist.shell import namespace_of
 from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
@@ -43,7 +44,7 @@ class OneShot:
         self._birth = Birth(found=found, twins=twins_of(found), work=work, wanted=wanted)
         self._options = options
         self._shell = shell
-        assignments = assignments_for(options)
+        assignments = assignments_for(options, gauges=has_dashboard(shell, options))
         self._method = choose_method(options.start_method, self._birth, Screen(shell))
         self.ranks: Ranks = open_ranks(assignments, options, shell, output)
 
@@ -81,7 +82,8 @@ def run_once(work: Work, options: Options, shell: Any, *, show_result: bool) -> 
         run.start()
         failed = False
         try:
-            state = run.follow()
+            with shown(ranks, work, options, shell):
+                state = run.follow()
             landed = ranks.bring_back()
             data = ranks.result_data()
             note_needed(ranks.imported())

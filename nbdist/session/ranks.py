@@ -49,6 +49,7 @@ from nbdist.values.memory import open_memory
 from nbdist.values.parcel import unpack
 from nbdist.values.remote import Remote, Unreadable
 from nbdist.views.screen import Output
+from nbdist.views.tail import Tail
 from nbdist.views.text import TextView
 from nbdist.worker.interrupts import Board
 
@@ -107,6 +108,7 @@ class Ranks:
         self._workers: list[Worker] = []
         self.interrupts = Interrupts(lambda: self._inbox.put(Interrupted()))
         self._runs_on = tuple(range(len(assignments)))
+        self.tail = Tail()
         self.start_method = ""
         self.runs: Counter[int] = Counter()
         self._board: Board | None = None
@@ -163,6 +165,7 @@ class Ranks:
     def _begin_run(self, options: Options, **how: bool) -> None:
         view = self._make_view(self._runs_on, options.logs, str(self.logs.folder))
         lookout = Lookout(self._workers, options.hang_timeout)
+        self.tail = Tail()
         self._monitor.begin(view, lookout, self._runs_on, stop_hangs=options.on_hang == "stop", **how)
 
     def send(self, message: Run, fds: Sequence[int], options: Options, *, need_all: bool = True) -> None:
@@ -208,6 +211,11 @@ class Ranks:
         return self._monitor.metrics
 
     @property
+    def runs_on(self) -> tuple[int, ...]:
+        """The ranks that do the work."""
+        return self._runs_on
+
+    @property
     def names(self) -> tuple[NameInfo, ...]:
         """What rank 0's work has bound, as it said last."""
         return self._monitor.names
@@ -230,6 +238,7 @@ class Ranks:
     def _take_note(self) -> None:
         note = self._next_note()
         if isinstance(note, Show):
+            self.tail.add(note.items)
             self._screen.show(note.items)
         elif isinstance(note, Arrived):
             self._keep(note)

@@ -24,6 +24,7 @@ from nbdist.session.opening import assignments_for, load_torch, open_ranks
 from nbdist.session.overview import status_of
 from nbdist.session.ranks import Ranks
 from nbdist.session.sessions import enter, free_name, leave, make_room
+from nbdist.session.showing import has_dashboard, shown
 from nbdist.shell import current_shell, namespace_of
 from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
@@ -164,7 +165,7 @@ class Session:
             )
         make_room(self._options.name)
         namespace = namespace_of(self._shell)
-        assignments = assignments_for(self._options)
+        assignments = assignments_for(self._options, gauges=has_dashboard(self._shell, self._options))
         birth = _birth(namespace, ())
         method = choose_method(self._options.start_method, birth, Screen(self._shell))
         if method == "fork":  # these ranks begin with all that the notebook has
@@ -345,7 +346,8 @@ class Session:
         finally:
             news.close()
         try:
-            state = ranks.follow(lambda state: state.settled)
+            with shown(ranks, work, options, self._shell):
+                state = ranks.follow(lambda state: state.settled)
         except BaseException:  # the front end is gone, say: nobody would know what the ranks are at
             self.stop()
             raise

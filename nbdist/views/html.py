@@ -29,7 +29,7 @@ def tail_html(tail: Tail, where: str) -> str:
         told = f"… {tail.left_out:,} lines not shown here: they are whole in {where}"
         parts.append(f'<div style="opacity:0.6">{html.escape(told)}</div>')
     parts += [
-        _display_html(block) if isinstance(block, Display) else _lines_html(block) for block in tail.blocks()
+        display_html(block) if isinstance(block, Display) else _lines_html(block) for block in tail.blocks()
     ]
     return "\n".join(parts)
 
@@ -42,7 +42,7 @@ def _lines_html(lines: Sequence[Line]) -> str:
     return f'<pre style="{_PRE}">{chr(10).join(rows)}</pre>'
 
 
-def _display_html(display: Display) -> str:
+def display_html(display: Display) -> str:
     """A display in the richest form that needs no front end's help."""
     for mime, make in _RICH.items():
         if mime in display.data:

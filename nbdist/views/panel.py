@@ -10,18 +10,33 @@ from __future__ import annotations
 import contextlib
 import html
 import threading
-import uuid
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from nbdist.errors import RankFailedError
 from nbdist.forksafety import fork_gate
 from nbdist.messages import Asking, Reply
 from nbdist.views.colours import text_html
+from nbdist.views.dashboard.composing import Ending
+from nbdist.views.dashboard.faces import Face, can_show, face_of
+from nbdist.views.dashboard.live import Dashboard, Source
+from nbdist.views.dashboard.picture import RunWord
 from nbdist.views.html import tail_html
 from nbdist.views.items import Item, Stream
 from nbdist.views.screen import Output, Screen
+from nbdist.views.slot import Slot
 from nbdist.views.tail import Tail
+
+Buttons = Mapping[str, Callable[[], None]]
+
+ENDS: Mapping[str, RunWord] = {
+    "finished": "finished",
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "stopped": "stopped",
+}
 
 _EVERY_S = 0.25
 _BYTES_PER_S = 1_000_000  # of a panel with many figures
@@ -33,12 +48,17 @@ _SCROLLED = "max-height:36em;overflow-y:auto;display:flex;flex-direction:column-
 class Panel(Output, Protocol):
     """The output of a run that cells run beside."""
 
-    def open(self, title: str, where: str) -> None:
+    @property
+    def tail(self) -> Tail:
+        """The last of the run's text."""
+
+    def open(self, title: str, source: Source, buttons: Buttons) -> None:
         """The run has begun.
 
         Args:
             title: what it is called, the same at each repetition.
-            where: the folder of its logs.
+            source: where its dashboard looks.
+            buttons: what a click does, by the button's name.
         """
 
     def tell(self, state: str) -> None:
@@ -54,14 +74,17 @@ class Panel(Output, Protocol):
         """Show it in the cell that runs, where it does not stand already; False where it cannot be shown."""
 
 
-def panel_for(shell: Any, *, waits: bool) -> Panel:
+def panel_for(shell: Any, *, waits: bool, dashboard: bool) -> Panel:
     """The panel that this front end can show.
 
     Args:
         waits: whether the cell waits for the run: then it is the panel.
+        dashboard: whether more than text is wanted.
     """
     if waits:
         return CellPanel(shell)
+    if dashboard and can_show(shell):
+        return DashboardPanel(partial(face_of, shell))
     return DisplayPanel(shell) if hasattr(shell, "kernel") else TerminalPanel(None)
 
 
@@ -69,20 +92,22 @@ class DisplayPanel:
     """A notebook's: one display, updated."""
 
     def __init__(self, shell: Any):
-        self._shell = shell
         self._title = self._where = ""
         self._state = "running"
         self._tail = Tail()
-        self._id = uuid.uuid4().hex
-        self._parent: Any = None
+        self._slot = Slot(shell)
         self._changed = threading.Condition()
         self._is_due = self._is_closed = False
         self._writer = threading.Thread(target=self._write_all, name="nbdist-panel", daemon=True)
 
-    def open(self, title: str, where: str) -> None:
+    @property
+    def tail(self) -> Tail:
         """See `Panel`."""
-        self._title, self._where = title, where
-        self._parent = self._shell.display_pub.parent_header
+        return self._tail
+
+    def open(self, title: str, source: Source, buttons: Buttons) -> None:
+        """See `Panel`."""
+        self._title, self._where = title, source.facts.logs
         self._publish(update=False)
         self._writer.start()
 
@@ -110,7 +135,7 @@ class DisplayPanel:
 
     def show_here(self) -> bool:
         """See `Panel`."""
-        if self._shell.display_pub.parent_header != self._parent:
+        if not self._slot.is_here:
             self._publish(update=False)
         return True
 
@@ -128,7 +153,7 @@ class DisplayPanel:
             self._changed.notify_all()
 
     def _write_all(self) -> None:
-        with self._in_its_cell():
+        with self._slot.in_its_cell():
             is_closed = False
             while not is_closed:
                 with self._changed:
@@ -140,26 +165,11 @@ class DisplayPanel:
                         pause_s = max(_EVERY_S, size / _BYTES_PER_S)
                         self._changed.wait_for(lambda: self._is_closed, pause_s)
 
-    @contextlib.contextmanager
-    def _in_its_cell(self) -> Iterator[None]:
-        """What this thread sends belongs to the cell that began the run, where ipykernel can say so."""
-        publisher = self._shell.display_pub
-        if not hasattr(publisher, "set_thread_parent"):
-            yield
-            return
-        token = publisher.set_thread_parent(self._parent)
-        try:
-            yield
-        finally:
-            publisher.reset_thread_parent(token)
-
     def _publish(self, *, update: bool) -> int:
         """Show what there is now; its size in bytes."""
         with self._changed:
             data = self._data()
-        with fork_gate:
-            publisher = self._shell.display_pub
-            publisher.publish(data=data, metadata={}, transient={"display_id": self._id}, update=update)
+        self._slot.show(data, update=update)
         return len(data["text/html"])
 
     def _data(self) -> dict[str, str]:
@@ -171,10 +181,70 @@ class DisplayPanel:
         }
 
 
+class DashboardPanel:
+    """A notebook's, where more than text can be shown.
+
+    Args:
+        open_face: makes what shows it, under the cell that runs, from what is called with a button's name.
+    """
+
+    def __init__(self, open_face: Callable[[Callable[[str], None]], Face]):
+        self.tail = Tail()
+        self._face = open_face(self._press)
+        self._buttons: Buttons = {}
+        self._word: RunWord = "finished"
+
+    def open(self, title: str, source: Source, buttons: Buttons) -> None:
+        """See `Panel`."""
+        self._buttons = buttons
+        self._source = source
+        self._dashboard = Dashboard(source, self._face, after_s=0)
+        self._dashboard.begin()
+
+    def show(self, items: Sequence[Item]) -> None:
+        """See `Output`."""
+        self.tail.add(items)
+
+    def note(self, text: str) -> None:
+        """See `Output`."""
+        self.show([Stream("stderr", f"nbdist: {text}\n")])
+
+    def ask(self, question: Asking) -> Reply:
+        """See `Output`: nobody is asked."""
+        return _refusal(question)
+
+    def tell(self, state: str) -> None:
+        """See `Panel`."""
+        if state in ENDS:
+            self._word = ENDS[state]
+            state = ""
+        self._dashboard.tell(state)
+
+    def fail(self, error: RankFailedError) -> None:
+        """See `Panel`: the dashboard knows it already."""
+
+    def show_here(self) -> bool:
+        """See `Panel`."""
+        self._face.show_here()
+        return True
+
+    def close(self) -> None:
+        """See `Panel`."""
+        failures = self._source.state().failures
+        self._dashboard.end(Ending(state=self._word, at_s=time.time(), failures=failures))
+
+    def _press(self, button: str) -> None:
+        self._buttons[button]()
+
+
 class CellPanel(Screen):
     """The cell itself, which shows the run as any other."""
 
-    def open(self, title: str, where: str) -> None:
+    def __init__(self, shell: Any):
+        super().__init__(shell)
+        self.tail = Tail()
+
+    def open(self, title: str, source: Source, buttons: Buttons) -> None:
         """See `Panel`."""
 
     def tell(self, state: str) -> None:

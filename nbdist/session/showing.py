@@ -1,0 +1,90 @@
+"""The dashboard of a run that is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nbdist.devices import this_machine
+from nbdist.options import Options
+from nbdist.session.fitting import devices_of
+from nbdist.session.ranks import Ranks
+from nbdist.views.dashboard.composing import Ending, Facts, models_text
+from nbdist.views.dashboard.faces import can_show, face_of
+from nbdist.views.dashboard.live import Dashboard, Source
+from nbdist.views.dashboard.picture import RunWord
+from nbdist.views.screen import is_watched
+from nbdist.views.tail import Tail
+from nbdist.worker.work import CallWork, CellWork, Work
+
+
+def has_dashboard(shell: Any, options: Options) -> bool:
+    """Whether somebody may look at one while the run goes on."""
+    return options.dashboard and getattr(shell, "kernel", None) is not None and is_watched(shell)
+
+
+@contextlib.contextmanager
+def shown(ranks: Ranks, work: Work, options: Options, shell: Any) -> Iterator[None]:
+    """While this block follows the run its dashboard is to be seen, if there is a place for one and the run
+    lasts long enough."""
+    if not (options.dashboard and can_show(shell) and isinstance(work, (CellWork, CallWork))):
+        yield
+        return
+    dashboard = Dashboard(source_of(ranks, work, ranks.tail), face_of(shell))
+    dashboard.begin()
+    try:
+        yield
+    finally:
+        dashboard.end(Ending(state=_word_of(ranks), at_s=time.time(), failures=ranks.state.failures))
+
+
+def source_of(ranks: Ranks, work: Work, tail: Tail, *, name: str = "", in_background: bool = False) -> Source:
+    """Where the dashboard of a run looks.
+
+    Args:
+        tail: has its text.
+        name: what it is called, if it was given a name.
+    """
+    devices = devices_of(ranks)
+    return Source(
+        facts=Facts(
+            title=name or title_of(work),
+            devices=devices,
+            models=models_text([_model_of(device) for device in devices]),
+            cell=work.text.splitlines() if isinstance(work, CellWork) else (),
+            logs=str(ranks.logs.folder),
+            runs_on=ranks.runs_on,
+            in_background=in_background,
+        ),
+        metrics=ranks.metrics,
+        tail=tail,
+        state=lambda: ranks.state,
+        pids=lambda: _pids(ranks),
+        interrupts=lambda: ranks.interrupts.count,
+    )
+
+
+def title_of(work: Work) -> str:
+    """What a run is called that was given no name."""
+    if isinstance(work, CallWork):
+        return str(getattr(work.function, "__name__", type(work.function).__name__))
+    return "cell"
+
+
+def _word_of(ranks: Ranks) -> RunWord:
+    if ranks.interrupted:
+        return "interrupted"
+    return "failed" if ranks.state.failures else "finished"
+
+
+def _pids(ranks: Ranks) -> Sequence[int]:
+    return [ranks.pid(assignment.rank) for assignment in ranks.assignments]
+
+
+def _model_of(device: str) -> str:
+    """A device in words."""
+    kind, _, number = device.partition(":")
+    gpus = this_machine().gpus
+    return gpus[int(number)].name if kind == "cuda" and number and int(number) < len(gpus) else "CPU"

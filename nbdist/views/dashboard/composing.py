@@ -1,0 +1,354 @@
+"""What is known of a run becomes a `Picture`: pure, but for the metrics, which are read where they lie."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nbdist.errors import Failure, ranks_phrase, ranks_text
+from nbdist.messages import Display, Progress
+from nbdist.metrics import Metrics
+from nbdist.state import Bar, RankState, RunState
+from nbdist.views.bars import bar_line
+from nbdist.views.dashboard.picture import (
+    BarPicture,
+    ChartPicture,
+    FailurePicture,
+    Gpu,
+    Heading,
+    Log,
+    LogLine,
+    Picture,
+    RankPicture,
+    RankWord,
+    RunWord,
+)
+from nbdist.views.html import display_html
+from nbdist.views.tail import Entry, Tail
+
+_STRAGGLES_S = 1.0
+_MOST_CHARTS = 40
+_LINE_CHARS = 2_000
+_LABEL = re.compile(r"\[(\d+(?:[-,]\d+)*)\] ?")
+
+_ENDS: Mapping[str, RankWord] = {"ok": "finished", "failed": "failed", "interrupted": "interrupted"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What of a run is known before it begins.
+
+    Attributes:
+        title: what it is called.
+        devices: of each rank, as torch in the notebook would name them.
+        models: what these are, in words: ``4 × NVIDIA H200``.
+        cell: lines of the cell's text; empty for a call.
+        logs: the folder of the run's logs.
+        runs_on: the ranks that take part.
+        in_background: whether a button can reach it, and its text is to be seen first.
+        begun_s: when it began, by the same clock as Python's `time.time`.
+    """
+
+    title: str
+    devices: Sequence[str]
+    models: str
+    cell: Sequence[str] = ()
+    logs: str = ""
+    runs_on: Sequence[int]
+    in_background: bool = False
+    begun_s: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a run ended.
+
+    Attributes:
+        state: the run's last word.
+        at_s: when, as `Facts.begun_s`.
+        failures: of it.
+    """
+
+    state: RunWord
+    at_s: float
+    failures: Sequence[Failure] = ()
+
+
+class Composer:
+    """Makes pictures of one run."""
+
+    def __init__(self, facts: Facts, metrics: Metrics):
+        self._facts = facts
+        self._metrics = metrics
+        self._wall_s = time.time() - time.monotonic()  # what turns a rank's clock into one that pages know
+        self._numbers: dict[int, tuple[Entry, int]] = {}
+        self._next_number = 0
+
+    def picture(
+        self,
+        state: RunState,
+        tail: Tail,
+        *,
+        pids: Sequence[int] = (),
+        told: str = "",
+        interrupts: int = 0,
+        ending: Ending | None = None,
+    ) -> Picture:
+        """The run now.
+
+        Args:
+            told: what the run does, where that is more than its state says.
+            interrupts: how often it has been asked to stop.
+            ending: how it ended, once it did.
+        """
+        failures = ending.failures if ending is not None else state.failures
+        return Picture(
+            heading=self._heading(state, told, interrupts, ending),
+            ranks=self._ranks(state, pids),
+            bars={bar.progress.key: _bar(bar) for bar in state.bars},
+            charts=self._charts(live=ending is None),
+            log=self._log(tail),
+            failures=_failures(failures),
+        )
+
+    def _heading(self, state: RunState, told: str, interrupts: int, ending: Ending | None) -> Heading:
+        facts = self._facts
+        word = ending.state if ending is not None else _word_of(state)
+        ended_s = ending.at_s if ending is not None else self._settled_s(state)
+        causes = [failure.rank for failure in state.failures if not failure.consequence]
+        if not told and word == "failed" and causes:
+            told = f"failed on {ranks_phrase(causes)}"
+        button: Literal["interrupt", "stop"] | None = None
+        if facts.in_background and ending is None:
+            button = "stop" if interrupts else "interrupt"
+        hint = (
+            "" if facts.in_background or ending is not None else "The notebook's stop button interrupts it."
+        )
+        return Heading(
+            title=facts.title,
+            state=word,
+            told=told or word,
+            begun_ms=1000 * facts.begun_s,
+            ended_ms=None if ended_s is None else 1000 * ended_s,
+            world_size=len(facts.runs_on),
+            devices=facts.models,
+            button=button,
+            hint=hint,
+            logs=facts.logs,
+            log_is_open=facts.in_background,
+        )
+
+    def _settled_s(self, state: RunState) -> float | None:
+        if not state.settled:
+            return None
+        return self._wall_s + max((rank.finished_s or 0.0 for rank in state.ranks), default=0.0)
+
+    def _ranks(self, state: RunState, pids: Sequence[int]) -> dict[str, RankPicture]:
+        late = _stragglers(state)
+        shares = _shares(state.bars)
+        return {
+            str(rank.rank): self._rank(rank, pids, late.get(rank.rank, ""), shares.get(rank.rank))
+            for rank in state.ranks
+            if rank.rank in self._facts.runs_on
+        }
+
+    def _rank(self, rank: RankState, pids: Sequence[int], straggler: str, share: float | None) -> RankPicture:
+        word, told = _rank_words(rank)
+        standing = rank.standing if word not in ("finished", "idle") else None
+        if rank.failure is not None and rank.failure.cell_line is not None:
+            line: int | None = rank.failure.cell_line
+        else:
+            line = standing.cell_line if standing is not None else None
+        since_s = (standing.since_s or standing.came_s) if standing is not None else None
+        rate = self._metrics.rate(rank.rank) if word not in _AT_REST else None
+        usage = rank.usage
+        cell = self._facts.cell
+        return RankPicture(
+            state=word,
+            told=told,
+            device=self._facts.devices[rank.rank],
+            pid=pids[rank.rank] if rank.rank < len(pids) else 0,
+            line=line,
+            text=cell[line - 1].strip()[:_LINE_CHARS] if line is not None and 0 < line <= len(cell) else "",
+            function=standing.function if standing is not None else "",
+            since_ms=None if since_s is None else round(1000 * (since_s + self._wall_s)),
+            cpu=None if usage is None else round(usage.cpu, 2),
+            memory_bytes=None if usage is None else usage.memory_bytes,
+            gpu=None if usage is None or usage.gpu is None else _gpu(usage.gpu),
+            metrics={
+                name: value for name, value in self._metrics.last(rank.rank).items() if math.isfinite(value)
+            },
+            rate=f"{rate:.3g} steps/s" if rate else "",
+            share=share,
+            straggler=straggler,
+        )
+
+    def _charts(self, *, live: bool) -> dict[str, ChartPicture]:
+        names = self._metrics.names()[:_MOST_CHARTS]
+        charts: dict[str, Any] = {name: self._metrics.chart(name, live=live) for name in names}
+        return charts
+
+    def _log(self, tail: Tail) -> Log:
+        entries = tail.entries
+        numbered: dict[int, tuple[Entry, int]] = {}
+        lines: dict[str, LogLine] = {}
+        for entry in entries:
+            known = self._numbers.get(id(entry))
+            if known is None or known[0] is not entry:
+                known = entry, self._next_number
+                self._next_number += 1
+            numbered[id(entry)] = known
+            lines[str(known[1])] = self._line(entry)
+        self._numbers = numbered
+        first = min((number for _, number in numbered.values()), default=self._next_number)
+        return Log(first=first, lines=lines, left_out=tail.left_out)
+
+    def _line(self, entry: Entry) -> LogLine:
+        if isinstance(entry, Display):
+            return LogLine(ranks="", of=[], kind="html", text=display_html(entry))
+        match = _LABEL.match(entry.text)
+        ranks = _ranks_of(match[1]) if match else []
+        if match is None or not set(ranks) <= set(self._facts.runs_on):
+            return LogLine(ranks="", of=[], kind=entry.stream, text=entry.text[-_LINE_CHARS:])
+        rest = entry.text[match.end() :]
+        return LogLine(ranks=match[1], of=ranks, kind=entry.stream, text=rest[-_LINE_CHARS:])
+
+
+_AT_REST = ("finished", "failed", "interrupted", "dead", "idle")
+
+
+def _word_of(state: RunState) -> RunWord:
+    if state.failures:
+        return "failed"
+    if state.settled:
+        return "finished"
+    if any(rank.phase == "starting" for rank in state.ranks):
+        return "starting"
+    return "running"
+
+
+def _rank_words(rank: RankState) -> tuple[RankWord, str]:
+    """What a rank does, as a word and in words."""
+    standing = rank.standing
+    if rank.phase == "gone":
+        return "dead", "has died"
+    if rank.phase == "finished":
+        word = _ENDS[rank.outcome or "ok"]
+        return word, word
+    if rank.phase == "failing":
+        return "failed", f"raised {rank.raised.type_name}" if rank.raised is not None else "failed"
+    if rank.phase == "handing over":
+        return "finishing", "hands over its values"
+    if rank.phase in ("idle", "starting"):
+        return ("idle", "takes no part") if rank.phase == "idle" else ("starting", "starting")
+    if rank.asking:
+        return "asking", "waits for your answer"
+    if standing is not None and standing.collective is not None:
+        return "waiting", f"waits in {standing.collective.name}"
+    return "running", "running"
+
+
+def _stragglers(state: RunState) -> dict[int, str]:
+    """Ranks for which all others have waited for a while, with what is to be said of them."""
+    waiting: dict[int, float] = {}
+    for rank in state.ranks:
+        standing = rank.standing
+        if rank.phase == "running" and standing is not None and standing.collective is not None:
+            waiting[rank.rank] = standing.since_s or 0.0
+    working = set(state.working)
+    late = working - waiting.keys()
+    if not waiting or not late or len(late) >= len(working):
+        return {}
+    newest_s = max((rank.standing.came_s or 0.0 for rank in state.ranks if rank.standing), default=0.0)
+    if max(newest_s, time.monotonic()) - max(waiting.values()) < _STRAGGLES_S:
+        return {}
+    verb = "waits" if len(waiting) == 1 else "wait"
+    return dict.fromkeys(late, f"{ranks_phrase(sorted(waiting))} {verb} for it")
+
+
+def _shares(bars: Sequence[Bar]) -> dict[int, float]:
+    """How much of the outermost bar each rank has done."""
+    shares: dict[int, float] = {}
+    for bar in bars:
+        for rank, part in bar.parts.items():
+            if part.total and rank not in shares:
+                shares[rank] = min(part.done / part.total, 1.0)
+    return shares
+
+
+def _bar(bar: Bar) -> BarPicture:
+    progress = bar.progress
+    rate = _bar_rate(progress)
+    left_s = (progress.total - progress.done) / rate if rate and progress.total else None
+    return BarPicture(
+        label=progress.label,
+        text=bar_line(progress),
+        done=progress.done,
+        total=progress.total,
+        left_s=None if left_s is None else round(max(left_s, 0.0)),
+        rate=f"{rate:.3g} it/s" if rate else "",
+        ranks=ranks_text(tuple(sorted(bar.parts))),
+        by_rank={str(rank): part.done for rank, part in sorted(bar.parts.items())},
+    )
+
+
+def _bar_rate(progress: Progress) -> float:
+    return progress.done / progress.elapsed_s if progress.elapsed_s else 0.0
+
+
+def _failures(failures: Sequence[Failure]) -> list[FailurePicture]:
+    """Those that are alike as one."""
+    alike: dict[tuple[str, bool], list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault((failure.summary, failure.consequence), []).append(failure)
+    return [
+        FailurePicture(
+            ranks=ranks_text(tuple(sorted(failure.rank for failure in group))),
+            title=title,
+            traceback="\n".join(group[0].traceback),
+            consequence=consequence,
+        )
+        for (title, consequence), group in alike.items()
+    ]
+
+
+def _gpu(usage: Any) -> Gpu:
+    return Gpu(
+        use=usage.use,
+        memory_bytes=usage.memory_bytes,
+        used_bytes=usage.used_bytes,
+        total_bytes=usage.total_bytes,
+        power_w=usage.power_w,
+        temperature_c=usage.temperature_c,
+    )
+
+
+def _ranks_of(text: str) -> list[int]:
+    """What `ranks_text` has written.
+
+    >>> _ranks_of("0-2,5")
+    [0, 1, 2, 5]
+    """
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        ranks += range(int(first), min(int(last or first), int(first) + 10_000) + 1)
+    return ranks
+
+
+def models_text(models: Sequence[str]) -> str:
+    """Devices in words.
+
+    >>> models_text(["NVIDIA H200", "NVIDIA H200"])
+    '2 × NVIDIA H200'
+    """
+    counts = Counter(models)
+    told = (
+        f"{count} × {model}" if count > 1 and model != "CPU" else model for model, count in counts.items()
+    )
+    return ", ".join(told)

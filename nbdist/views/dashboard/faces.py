@@ -1,0 +1,161 @@
+"""Where a dashboard can be shown, and how: as a widget, as static HTML that is written anew, at the end only,
+or in a terminal."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from nbdist.views.dashboard.picture import Picture
+from nbdist.views.dashboard.static import picture_html
+from nbdist.views.dashboard.words import picture_text
+from nbdist.views.screen import is_watched
+from nbdist.views.slot import Slot
+
+CHOICE = "NBDIST_DASHBOARD"
+"""In the environment: ``widget``, ``html`` or ``none``, where what nbdist takes by itself is not right."""
+KEEP_WIDGET = "NBDIST_KEEP_WIDGET"
+"""In the environment: 1 leaves the widget in the page when the run has ended."""
+
+_MOST_UNANSWERED = 2
+
+
+class Face(Protocol):
+    """What shows pictures of a run.
+
+    Attributes:
+        every_s: how often it bears a new one; None for the last one alone.
+    """
+
+    every_s: float | None
+
+    def open(self, picture: Picture, text: str) -> None:
+        """Show the first one.
+
+        Args:
+            text: where nothing but text can be shown.
+        """
+
+    def update(self, picture: Picture) -> int:
+        """Show the next one; how many bytes went to the front end."""
+
+    def close(self, picture: Picture, still: Mapping[str, str] | None) -> None:
+        """Show the last one.
+
+        Args:
+            still: it as static HTML and text; None where a widget is to stay.
+        """
+
+    def show_here(self) -> None:
+        """Show it in the cell that runs, too, if it does not stand there."""
+
+
+class HtmlFace:
+    """Static HTML in a display, where widgets cannot show."""
+
+    every_s: float | None = 0.5
+
+    def __init__(self, slot: Slot):
+        self._slot = slot
+
+    def open(self, picture: Picture, text: str) -> None:
+        """See `Face`."""
+        self._slot.show(self._data(picture), update=False)
+
+    def update(self, picture: Picture) -> int:
+        """See `Face`."""
+        data = self._data(picture)
+        self._slot.show(data, update=True)
+        return len(data["text/html"])
+
+    def close(self, picture: Picture, still: Mapping[str, str] | None) -> None:
+        """See `Face`."""
+        self._slot.show(still or self._data(picture), update=True)
+
+    def show_here(self) -> None:
+        """See `Face`."""
+        self._slot.show_here()
+
+    def _data(self, picture: Picture) -> dict[str, str]:
+        html = picture_html(picture, live=True, now_ms=1000 * time.time())
+        return {"text/html": html, "text/plain": picture_text(picture)}
+
+
+class BatchFace:
+    """A batch run's: nobody looks on, and the last picture stays. Its text comes first and by itself: it is
+    the same on every run, which the times and sizes of the HTML are not."""
+
+    every_s: float | None = None
+
+    def __init__(self, slot: Slot):
+        self._slot = slot
+
+    def open(self, picture: Picture, text: str) -> None:
+        """See `Face`."""
+        self._slot.show({"text/plain": picture_text(picture)}, update=False)
+
+    def update(self, picture: Picture) -> int:
+        """See `Face`."""
+        return 0
+
+    def close(self, picture: Picture, still: Mapping[str, str] | None) -> None:
+        """See `Face`."""
+        if still is not None:
+            self._slot.show(still, update=True)
+
+    def show_here(self) -> None:
+        """See `Face`."""
+        self._slot.show_here()
+
+
+def can_show(shell: Any) -> bool:
+    """Whether this front end can show a dashboard at all.
+
+    Args:
+        shell: the notebook's IPython, or None in a plain Python process.
+    """
+    return getattr(shell, "kernel", None) is not None and os.environ.get(CHOICE) != "none"
+
+
+def face_of(shell: Any, on_button: Callable[[str], None] | None = None) -> Face:
+    """What shows a dashboard in this front end, which can, under the cell that runs.
+
+    Args:
+        on_button: see `WidgetFace`.
+    """
+    if not is_watched(shell):
+        return BatchFace(Slot(shell))
+    choice = os.environ.get(CHOICE, "")
+    if choice != "html" and (choice == "widget" or _shows_widgets()):
+        from nbdist.views.dashboard.widget import WidgetFace
+
+        return WidgetFace(Slot(shell), on_button)
+    return HtmlFace(Slot(shell))
+
+
+def _shows_widgets() -> bool:
+    """Whether the page can show our widget, as far as that can be told from here."""
+    if "KAGGLE_KERNEL_RUN_TYPE" in os.environ:  # it loads no widgets' code but its own
+        return False
+    if importlib.util.find_spec("anywidget") is None or not _same_version():
+        return False
+    widget = sys.modules.get("nbdist.views.dashboard.widget")
+    return widget is None or widget.unanswered < _MOST_UNANSWERED
+
+
+def _same_version() -> bool:
+    """Whether the front end's part of anywidget, where it is beside the kernel's, fits that: their minor
+    versions are the same."""
+    from importlib.metadata import version
+
+    package = Path(sys.prefix, "share", "jupyter", "labextensions", "anywidget", "package.json")
+    if not package.exists():
+        return True  # the server lives elsewhere: nobody knows
+    theirs = str(json.loads(package.read_text()).get("version", "")).split(".")[:2]
+    return theirs == version("anywidget").split(".")[:2]

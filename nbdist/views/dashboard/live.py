@@ -1,0 +1,112 @@
+"""A run's dashboard while it goes on: a thread looks at the run some times a second and shows what is new.
+
+It looks at what others keep anyway (`RunState`, metrics, the last lines) and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nbdist.metrics import Metrics
+from nbdist.state import RunState
+from nbdist.views.dashboard.composing import Composer, Ending, Facts
+from nbdist.views.dashboard.faces import KEEP_WIDGET, Face
+from nbdist.views.dashboard.picture import Picture
+from nbdist.views.dashboard.static import picture_html
+from nbdist.views.dashboard.words import picture_text
+from nbdist.views.tail import Tail
+
+APPEARS_S = 1.0
+"""A run that takes less has no dashboard, unless it has logged numbers."""
+_BYTES_PER_S = 200_000  # a server drops what is beyond its limits, and pages are slow before that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a dashboard looks.
+
+    Attributes:
+        facts: what does not change.
+        metrics: the run's.
+        tail: the last of its text.
+        state, pids, interrupts: read what is so now.
+    """
+
+    facts: Facts
+    metrics: Metrics
+    tail: Tail
+    state: Callable[[], RunState]
+    pids: Callable[[], Sequence[int]]
+    interrupts: Callable[[], int]
+
+
+class Dashboard:
+    """One run's.
+
+    Args:
+        after_s: how long the run must last before it is shown.
+    """
+
+    def __init__(self, source: Source, face: Face, *, after_s: float = APPEARS_S):
+        self._source = source
+        self._face = face
+        self._after_s = after_s
+        self._composer = Composer(source.facts, source.metrics)
+        self._told = ""
+        self._is_open = False
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._show_all, name="nbdist-dashboard", daemon=True)
+
+    def begin(self) -> None:
+        """The run has begun."""
+        if self._face.every_s is None:
+            return
+        if self._after_s == 0:
+            self._open(self._picture())
+        self._thread.start()
+
+    def tell(self, told: str) -> None:
+        """Say what the run does, where that is more than its state says."""
+        self._told = told
+
+    def end(self, ending: Ending) -> None:
+        """The run has ended; returns when the last picture is shown."""
+        self._has_ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if not self._is_open and self._after_s > 0 and self._source.metrics.points == 0:
+            return
+        picture = self._picture(ending)
+        if not self._is_open:
+            self._open(picture)
+        keeps_widget = os.environ.get(KEEP_WIDGET) == "1"
+        still = {"text/html": picture_html(picture, live=False), "text/plain": picture_text(picture)}
+        self._face.close(picture, None if keeps_widget else still)
+
+    def _show_all(self) -> None:
+        if not self._is_open:
+            if self._has_ended.wait(self._after_s):
+                return
+            self._open(self._picture())
+        pause_s = every_s = self._face.every_s or 0.0
+        while not self._has_ended.wait(pause_s):
+            size = self._face.update(self._picture())
+            pause_s = max(every_s, size / _BYTES_PER_S)
+
+    def _open(self, picture: Picture) -> None:
+        self._face.open(picture, picture_text(picture))
+        self._is_open = True
+
+    def _picture(self, ending: Ending | None = None) -> Picture:
+        source = self._source
+        return self._composer.picture(
+            source.state(),
+            source.tail,
+            pids=source.pids(),
+            told=self._told,
+            interrupts=source.interrupts(),
+            ending=ending,
+        )

@@ -1,0 +1,111 @@
+"""The dashboard as a widget of the notebook: a picture now and then, and between them what changed.
+
+Imported only where it is shown: it needs anywidget.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from nbdist.forksafety import fork_gate
+from nbdist.views.dashboard.picture import Picture, patch_between
+from nbdist.views.slot import Slot
+
+_FOLDER = Path(__file__).parent
+_KEYFRAME_EVERY_S = 5.0
+_VIEW = "application/vnd.jupyter.widget-view+json"
+
+unanswered = 0
+"""How many widgets were shown since a front end has last said that it shows one."""
+
+
+class DashboardWidget(anywidget.AnyWidget):
+    """What lives in the page; `dashboard.js` says what goes between."""
+
+    _esm = _FOLDER / "dashboard.js"
+    _css = _FOLDER / "dashboard.css"
+    keyframe = traitlets.Dict().tag(sync=True)
+
+
+class WidgetFace:
+    """Shows pictures in a widget.
+
+    Args:
+        slot: where.
+        on_button: called when a button is clicked, with its name; None where no click can be heard.
+    """
+
+    every_s: float | None = 0.1
+
+    def __init__(self, slot: Slot, on_button: Callable[[str], None] | None):
+        self._slot = slot
+        self._on_button = on_button
+        self._widget: Any = None
+        self._shown: Picture | None = None
+        self._number = 0
+        self._keyframe_s = 0.0
+
+    def open(self, picture: Picture, text: str) -> None:
+        """Show the first picture."""
+        global unanswered
+        unanswered += 1
+        self._shown = picture
+        with fork_gate:
+            self._widget = DashboardWidget(keyframe=self._keyframe(picture))
+            self._widget.on_msg(self._hear)
+        view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
+        self._slot.show({_VIEW: view, "text/plain": text}, update=False)
+
+    def update(self, picture: Picture) -> int:
+        """Show the next one; how many bytes went."""
+        assert self._shown is not None
+        patch = patch_between(self._shown, picture)
+        self._shown = picture
+        if not patch:
+            return 0
+        self._number += 1
+        message = {"kind": "patch", "number": self._number, "now_ms": 1000 * time.time(), "patch": patch}
+        with fork_gate:
+            self._widget.send(message)
+            if time.monotonic() - self._keyframe_s >= _KEYFRAME_EVERY_S:
+                self._widget.keyframe = self._keyframe(picture)
+        return len(json.dumps(patch))
+
+    def close(self, picture: Picture, still: Mapping[str, str] | None) -> None:
+        """Show the last one.
+
+        Args:
+            still: what takes the widget's place; None where that is to stay.
+        """
+        self.update(picture)
+        with fork_gate:
+            self._widget.keyframe = self._keyframe(picture)
+            if still is not None:
+                self._slot.show(still, update=True)
+                self._widget.close()
+
+    def show_here(self) -> None:
+        """Show it in the cell that runs, too."""
+        self._slot.show_here()
+
+    def _keyframe(self, picture: Picture) -> dict[str, Any]:
+        self._keyframe_s = time.monotonic()
+        return {"number": self._number, "now_ms": 1000 * time.time(), "picture": picture}
+
+    def _hear(self, _: object, content: Mapping[str, Any], __: object) -> None:
+        """In the main thread, when the kernel is free."""
+        global unanswered
+        unanswered = 0
+        kind = content.get("kind")
+        if kind == "picture" and self._shown is not None:
+            with fork_gate:
+                self._widget.keyframe = self._keyframe(self._shown)
+        elif kind in ("interrupt", "stop") and self._on_button is not None:
+            self._on_button(kind)
