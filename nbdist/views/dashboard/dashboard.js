@@ -1304,6 +1304,7 @@ class Charts {
     this.section = new Section("Metrics", "nbd-charts-body", () => view.schedule());
     this.isBand = false;
     this.hidden = new Set();
+    this.columns = 1;
     this.band = toggle("mean and range", "Mean with min\u2013max band in place of a line for each rank", (isBand) => this.change(() => (this.isBand = isBand)));
     this.legend = make("div", "nbd-legend nbd-ranks-legend");
     this.keyedLegend = new Keyed(this.legend, (key) => new RankLegend(this, key));
@@ -1321,9 +1322,7 @@ class Charts {
   // All charts are equally wide: asked once a frame at most, not of each chart.
   chartWidth() {
     const inner = this.view.width - 24;
-    const columns = Math.max(1, Math.floor((inner + 12) / (280 + 12)));
-    const count = Math.max(1, Math.min(columns, this.keyed.items.size || 1));
-    return Math.min(Math.floor((inner - (count - 1) * 12) / count), 560) - 18;
+    return Math.min(Math.floor((inner - (this.columns - 1) * 12) / this.columns), 560) - 18;
   }
 
   update(picture) {
@@ -1336,10 +1335,10 @@ class Charts {
     show(this.legend, !this.isBand && ranks.length > 1);
     this.keyedLegend.show(ranks.slice(0, 64).map((rank) => [rank, this.hidden.has(rank)]));
     const inner = this.view.width - 24;
-    const columns = Math.max(1, Math.min(entries.length, Math.floor((inner + 12) / 292)));
-    const template = `repeat(${columns}, minmax(0, 560px))`;
+    this.columns = Math.max(1, Math.min(entries.length, Math.floor((inner + 12) / 292)));
+    const template = `repeat(${this.columns}, minmax(0, 560px))`;
     if (this.grid.style.gridTemplateColumns !== template) this.grid.style.gridTemplateColumns = template;
-    const look = `${this.isBand} ${[...this.hidden]} ${this.view.width} ${columns} ${this.view.themeCount}`;
+    const look = `${this.isBand} ${[...this.hidden]} ${this.view.width} ${this.columns} ${this.view.themeCount}`;
     this.keyed.show(entries.map(([name, chart]) => [name, chart, look]));
   }
 }
@@ -1384,7 +1383,8 @@ function pieceNode(text, style, isHit) {
   const node = make(isHit ? "mark" : "span", isHit ? "nbd-hit" : "", text);
   for (const flag of ["bold", "dim", "italic", "underline", "strike"]) if (style[flag]) node.classList.add(`nbd-${flag}`);
   const [ink, paper] = style.inverse ? [style.paper ?? "var(--nbd-paper)", style.ink ?? "var(--nbd-ink)"] : [style.ink, style.paper];
-  if (ink) node.style.color = ink;
+  // Colours that a program chose for some other paper come nearer to our ink, to be legible in both themes.
+  if (ink) node.style.color = ink.startsWith("rgb") ? `color-mix(in srgb, ${ink} var(--nbd-own-colour), var(--nbd-ink))` : ink;
   if (paper && !isHit) node.style.backgroundColor = paper;
   return node;
 }
