@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -72,18 +73,18 @@ class DashboardPage:
         self.page.goto(URL)
         self.page.wait_for_function("window.ready")
         keyframe = picture and {"number": number, "now_ms": NOW_MS, "picture": picture}
-        self.page.evaluate("keyframe => begin(keyframe)", keyframe)
+        # As text: Playwright's own way into the page loses a key called __proto__.
+        self.page.evaluate("text => begin(JSON.parse(text))", json.dumps(keyframe or None))
         self.settle()
 
     def keyframe(self, number: int, picture: Mapping[str, Any], now_ms: float = NOW_MS) -> None:
-        self.page.evaluate(
-            "value => model.set('keyframe', value)", {"number": number, "now_ms": now_ms, "picture": picture}
-        )
+        value = {"number": number, "now_ms": now_ms, "picture": picture}
+        self.page.evaluate("text => model.set('keyframe', JSON.parse(text))", json.dumps(value))
         self.settle()
 
     def patch(self, number: int, patch: Mapping[str, Any], now_ms: float = NOW_MS) -> None:
         message = {"kind": "patch", "number": number, "now_ms": now_ms, "patch": patch}
-        self.page.evaluate("message => model.receive(message)", message)
+        self.page.evaluate("text => model.receive(JSON.parse(text))", json.dumps(message))
         self.settle()
 
     def settle(self) -> None:

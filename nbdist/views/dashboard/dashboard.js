@@ -232,6 +232,15 @@ function say(node, text) {
   if (node.textContent !== shown) node.textContent = shown;
 }
 
+// Texts side by side, each kept from turning the others round.
+function sayParts(node, texts) {
+  const shown = texts.map(plain).filter(Boolean);
+  const signature = shown.join("\n");
+  if (node.dataset.parts === signature) return;
+  node.dataset.parts = signature;
+  node.replaceChildren(...shown.flatMap((text, index) => [index ? " \u00b7 " : "", make("bdi", "nbd-part", text)]));
+}
+
 function hint(node, text) {
   const shown = plain(text);
   if ((node.getAttribute("title") ?? "") === shown) return;
@@ -419,9 +428,8 @@ class HeadingBar {
     say(this.title, title);
     hint(this.title, title);
     this.state.update(state, told);
-    const facts = [`${size} ${size === 1 ? "rank" : "ranks"}`, devices].filter(Boolean).join(" \u00b7 ");
-    say(this.facts, facts);
-    hint(this.facts, facts);
+    sayParts(this.facts, [`${size} ${size === 1 ? "rank" : "ranks"}`, devices]);
+    hint(this.facts, devices);
     this.showButton(heading.button ?? null);
     say(this.hint, heading.hint ?? "");
     hint(this.hint, heading.hint ?? "");
@@ -468,14 +476,14 @@ class ProgressBar {
     this.track.setAttribute("aria-label", plain(bar.label || "progress"));
     if (share === null) this.track.removeAttribute("aria-valuenow");
     else this.track.setAttribute("aria-valuenow", String(Math.round(share * 100)));
-    say(this.count, this.countText(bar, share));
+    sayParts(this.count, this.counts(bar, share));
     this.showMarks(bar);
   }
 
-  countText(bar, share) {
+  counts(bar, share) {
     const steps = isNumber(bar.total) ? `${numberText(bar.done)} / ${numberText(bar.total)}` : numberText(bar.done);
     const left = isNumber(bar.left_s) && share !== 1 ? `${clockText(bar.left_s)} left` : "";
-    return [share === null ? "" : percentText(share), steps, bar.rate, left].filter(Boolean).join("  \u00b7  ");
+    return [share === null ? "" : percentText(share), steps, bar.rate, left];
   }
 
   showMarks(bar) {
@@ -733,7 +741,7 @@ class RankTile {
     this.scaleSignature = scales.signature;
     const [share, text, label] = useOf(rank, scales);
     mark(this.node, "straggler", String(Boolean(rank.straggler)));
-    this.state.update(rank.state ?? "starting", rank.straggler ? "straggler" : "");
+    this.state.update(rank.state ?? "starting", rank.straggler ? "slow" : "");
     say(this.use.label, label);
     this.use.update(share, text, "");
     say(this.code, rank.text ? `${rank.line ?? ""}  ${plain(rank.text).trim()}` : "");
@@ -956,6 +964,9 @@ class Ranks {
     show(this.tiles, kind === "tiles");
     show(this.heat.node, kind === "heat");
     if (kind !== "cards" && this.selected === null && !this.wasGuided) this.guide(entries);
+    const fit = columnsFor(entries.length, Math.floor((this.view.width - 14) / 234));
+    const template = `repeat(${fit}, minmax(0, 1fr))`;
+    if (kind === "cards" && this.cards.style.gridTemplateColumns !== template) this.cards.style.gridTemplateColumns = template;
     this.keyedCards.show(kind === "cards" ? entries.map((entry) => [...entry, scales]) : []);
     this.keyedTiles.show(kind === "tiles" ? entries.map((entry) => [...entry, scales]) : []);
     if (kind === "heat") this.heat.update(entries);
@@ -1042,6 +1053,12 @@ function preparedCanvas(canvas, width, height) {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   return context;
+}
+
+// As many columns as fit, fewer where the last row would be left nearly empty.
+function columnsFor(count, most) {
+  const rows = Math.ceil(count / Math.max(1, most));
+  return Math.max(1, Math.ceil(count / Math.max(1, rows)));
 }
 
 function ticksOf(low, high, count) {
@@ -1143,7 +1160,7 @@ class Chart {
     const range = this.domain(series);
     context.font = `11px ${colours.font}`;
     if (!range) return this.drawNothing(context, width, height, colours);
-    const ticks = this.isLog ? logTicks(...range) : ticksOf(...range, 4);
+    const ticks = this.isLog ? logTicks(...range) : ticksOf(...range, 5);
     const left = Math.ceil(Math.max(28, ...ticks.map((tick) => context.measureText(tickText(tick)).width + 10)));
     const area = { left, right: width - 10, top: 8, bottom: height - 20 };
     this.area = area;
@@ -1194,7 +1211,7 @@ class Chart {
     context.textAlign = "right";
     if (scales.last > scales.first) context.fillText(tickText(scales.last), area.right, area.bottom + 15);
     context.textAlign = "center";
-    context.fillText(plain(this.chart.x_label || "step"), (area.left + area.right) / 2, area.bottom + 15);
+    context.fillText(plain(this.chart.x_label || "step").slice(0, 16), (area.left + area.right) / 2, area.bottom + 15);
   }
 
   has(value) {
@@ -1305,7 +1322,8 @@ class Charts {
     this.isBand = false;
     this.hidden = new Set();
     this.columns = 1;
-    this.band = toggle("mean and range", "Mean with min\u2013max band in place of a line for each rank", (isBand) => this.change(() => (this.isBand = isBand)));
+    this.wasChosen = false;
+    this.band = toggle("mean and range", "Mean with min\u2013max band in place of a line for each rank", (isBand) => this.change(() => this.setBand(isBand, true)));
     this.legend = make("div", "nbd-legend nbd-ranks-legend");
     this.keyedLegend = new Keyed(this.legend, (key) => new RankLegend(this, key));
     this.grid = make("div", "nbd-charts");
@@ -1317,6 +1335,12 @@ class Charts {
   change(what) {
     what();
     this.update(this.view.picture);
+  }
+
+  setBand(isBand, byUser) {
+    this.wasChosen ||= byUser;
+    this.isBand = isBand;
+    this.band.setAttribute("aria-pressed", String(isBand));
   }
 
   // All charts are equally wide: asked once a frame at most, not of each chart.
@@ -1331,11 +1355,12 @@ class Charts {
     say(this.section.note, entries.length > 1 ? `${entries.length} metrics` : "");
     if (!this.section.isOpen || !entries.length || !this.view.width) return;
     const ranks = [...new Set(entries.flatMap(([, chart]) => Object.keys(chart.lines ?? {})))].sort((a, b) => a - b);
+    if (!this.wasChosen) this.setBand(ranks.length > 16, false); // more lines than can be told apart
     show(this.band, ranks.length > 1);
-    show(this.legend, !this.isBand && ranks.length > 1);
+    show(this.legend, !this.isBand && ranks.length > 1 && ranks.length <= 64);
     this.keyedLegend.show(ranks.slice(0, 64).map((rank) => [rank, this.hidden.has(rank)]));
     const inner = this.view.width - 24;
-    this.columns = Math.max(1, Math.min(entries.length, Math.floor((inner + 12) / 292)));
+    this.columns = columnsFor(entries.length, Math.floor((inner + 12) / 292));
     const template = `repeat(${this.columns}, minmax(0, 560px))`;
     if (this.grid.style.gridTemplateColumns !== template) this.grid.style.gridTemplateColumns = template;
     const look = `${this.isBand} ${[...this.hidden]} ${this.view.width} ${this.columns} ${this.view.themeCount}`;
