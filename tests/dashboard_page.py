@@ -67,7 +67,8 @@ class DashboardPage:
         colours = _LIGHT if theme == "light" else _DARK
         variables = "".join(f"--jp-{name}: {value};" for name, value in colours.items())
         text = _HTML.format(
-            variables=f"{variables} background: var(--jp-layout-color1);", is_light=str(theme == "light").lower()
+            variables=f"{variables} background: var(--jp-layout-color1);",
+            is_light=str(theme == "light").lower(),
         )
         self.page.route("**/*", lambda route: _serve(route, text))
         self.page.goto(URL)
@@ -108,7 +109,9 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def dashboard(browser: Browser, width: int = 1000, scale: float = 1, **options: Any) -> Iterator[DashboardPage]:
+def dashboard(
+    browser: Browser, width: int = 1000, scale: float = 1, **options: Any
+) -> Iterator[DashboardPage]:
     context = browser.new_context(
         viewport={"width": width, "height": 900}, device_scale_factor=scale, **options
     )

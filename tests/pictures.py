@@ -73,7 +73,11 @@ def line(text: str, of: list[int] | None = None, kind: str = "stdout") -> dict[s
 
 
 def log(lines: list[dict[str, Any]], first: int = 0, left_out: int = 0) -> dict[str, Any]:
-    return {"first": first, "left_out": left_out, "lines": {str(first + n): one for n, one in enumerate(lines)}}
+    return {
+        "first": first,
+        "left_out": left_out,
+        "lines": {str(first + n): one for n, one in enumerate(lines)},
+    }
 
 
 def picture(ranks: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -105,9 +109,15 @@ def _log_of_training(count: int) -> list[dict[str, Any]]:
     lines = [line("loading digits: 1,797 images", [])]
     for n in range(count):
         kind = "stderr" if n % 23 == 7 else "stdout"
-        text = "UserWarning: no labels in this batch" if kind == "stderr" else f"step {n} loss {2.3 / (n + 1):.4f}"
+        text = (
+            "UserWarning: no labels in this batch"
+            if kind == "stderr"
+            else f"step {n} loss {2.3 / (n + 1):.4f}"
+        )
         lines.append(line(text, [n % 4] if n % 5 else [], kind))
-    lines.append(line("\x1b[1;32mbest so far\x1b[0m \x1b[3mkept\x1b[0m \x1b[4;38;2;200;80;20mepoch 2\x1b[0m", [0]))
+    lines.append(
+        line("\x1b[1;32mbest so far\x1b[0m \x1b[3mkept\x1b[0m \x1b[4;38;2;200;80;20mepoch 2\x1b[0m", [0])
+    )
     return lines
 
 
@@ -118,7 +128,9 @@ def starting() -> dict[str, Any]:
 
 def running() -> dict[str, Any]:
     charts = {"loss": chart(4), "accuracy": chart(4, x_label="call"), "lr": chart(4, lines=False)}
-    charts["accuracy"]["mean"][40:60] = charts["accuracy"]["low"][40:60] = charts["accuracy"]["high"][40:60] = [None] * 20
+    charts["accuracy"]["mean"][40:60] = charts["accuracy"]["low"][40:60] = charts["accuracy"]["high"][
+        40:60
+    ] = [None] * 20
     for values in charts["accuracy"]["lines"].values():
         values[40:60] = [None] * 20
     return picture(
@@ -167,8 +179,12 @@ def many(count: int) -> dict[str, Any]:
 def waiting() -> dict[str, Any]:
     waits = {"state": "waiting", "told": "waits in all_reduce", "since_ms": NOW_MS - 42_000, "line": 17}
     ranks = {str(r): rank(r, text="    loss.backward()", **waits) for r in range(4)}
-    ranks["2"] = rank(2, straggler="41 s behind the others", since_ms=NOW_MS - 43_000, text="    batch = next(slow_batches)")
-    return picture(ranks, heading=heading(told="waiting for rank 2", hint="Interrupt with the notebook's stop button"))
+    ranks["2"] = rank(
+        2, straggler="41 s behind the others", since_ms=NOW_MS - 43_000, text="    batch = next(slow_batches)"
+    )
+    return picture(
+        ranks, heading=heading(told="waiting for rank 2", hint="Interrupt with the notebook's stop button")
+    )
 
 
 def finished() -> dict[str, Any]:
@@ -189,13 +205,17 @@ def nasty() -> dict[str, Any]:
         for n, text in enumerate(texts)
     }  # fmt: skip
     told = "".join(texts)
-    failures = [{"ranks": "1", "title": text, "traceback": text, "consequence": n > 3} for n, text in enumerate(texts)]
+    failures = [
+        {"ranks": "1", "title": text, "traceback": text, "consequence": n > 3} for n, text in enumerate(texts)
+    ]
     return picture(
         ranks,
         heading=heading(title=told, told=told, devices=told, hint=told, logs=told, world_size=len(texts)),
         bars={text: bar() | {"label": text, "text": text, "rate": text, "ranks": text} for text in texts},
         charts={text: chart(2, x_label=text) for text in texts},
-        log=log([line(text, [n], kind) for kind in ("stdout", "stderr", "gap") for n, text in enumerate(texts)]),
+        log=log(
+            [line(text, [n], kind) for kind in ("stdout", "stderr", "gap") for n, text in enumerate(texts)]
+        ),
         failures=failures,
     )
 

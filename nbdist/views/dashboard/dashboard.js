@@ -132,18 +132,22 @@ function ceilingOf(values, least) {
 
 // ---- the store: one picture, kept up to date ----
 
-const bare = (value) => Object.assign(Object.create(null), value); // a metric may be called __proto__
 const isTable = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
 // JSON Merge Patch; what did not change stays the same object, so that who shows it can tell.
 function merged(target, patch) {
   if (!isTable(patch)) return patch;
-  const result = isTable(target) ? bare(target) : Object.create(null);
+  const result = isTable(target) ? { ...target } : {};
   for (const key of Object.keys(patch)) {
     if (patch[key] === null) delete result[key];
-    else result[key] = merged(result[key], patch[key]);
+    else put(result, key, merged(Object.hasOwn(result, key) ? result[key] : undefined, patch[key]));
   }
   return result;
+}
+
+function put(table, key, value) {
+  if (key !== "__proto__") table[key] = value;
+  else Object.defineProperty(table, key, { value, enumerable: true, configurable: true, writable: true }); // a metric's name, too
 }
 
 function withoutOldLines(picture) {
@@ -151,7 +155,7 @@ function withoutOldLines(picture) {
   if (!isTable(log) || !isTable(log.lines)) return picture;
   const old = Object.keys(log.lines).filter((number) => Number(number) < (log.first ?? 0));
   if (!old.length) return picture;
-  const lines = bare(log.lines);
+  const lines = { ...log.lines };
   for (const number of old) delete lines[number];
   return { ...picture, log: { ...log, lines } };
 }
@@ -666,6 +670,7 @@ class RankCard {
     this.shown = rank;
     this.scaleSignature = scales.signature;
     mark(this.node, "state", rank.state);
+    mark(this.node, "gpu", String(Boolean(gpuOf(rank))));
     say(this.device, rank.device);
     hint(this.device, rank.pid ? `${plain(rank.device)}, process ${rank.pid}` : rank.device);
     show(this.straggler, Boolean(rank.straggler));
@@ -1064,7 +1069,7 @@ function columnsFor(count, most) {
 function ticksOf(low, high, count) {
   const rough = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= rough * 0.999) ?? rough;
+  const step = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= rough * 0.8) ?? rough;
   const ticks = [];
   for (let tick = Math.ceil(low / step - 1e-9) * step; tick <= high + step * 1e-9 && ticks.length < 20; tick += step) ticks.push(Number(tick.toPrecision(12)));
   return ticks;
