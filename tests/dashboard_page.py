@@ -64,11 +64,12 @@ class DashboardPage:
         page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
 
     def open(self, picture: Mapping[str, Any] | None, *, theme: str = "light", number: int = 1) -> None:
-        colours = _LIGHT if theme == "light" else _DARK
+        """Show a picture, if any, where the front end has this theme: ``light``, ``dark``, or ``none``."""
+        colours = {"light": _LIGHT, "dark": _DARK, "none": {}}[theme]
         variables = "".join(f"--jp-{name}: {value};" for name, value in colours.items())
         text = _HTML.format(
-            variables=f"{variables} background: var(--jp-layout-color1);",
-            is_light=str(theme == "light").lower(),
+            variables=f"{variables} background: var(--jp-layout-color1, transparent);",
+            is_light={"light": "true", "dark": "false", "none": ""}[theme],
         )
         self.page.route("**/*", lambda route: _serve(route, text))
         self.page.goto(URL)

@@ -155,6 +155,33 @@ def test_the_heat_strip_colours_by_what_is_chosen(panel):
     assert panel.page.evaluate(image) != by_state
 
 
+def test_the_heat_strip_names_the_rank_under_the_pointer(panel):
+    panel.open(pictures.many(1024))
+    heat = panel.page.locator(".nbd-heat")
+    heat.hover(position={"x": 40 + 3 * 11 + 5, "y": 5})
+    expect(panel.page.locator(".nbd-heat-tip")).to_have_text("rank 3: waits in all_reduce")
+    heat.click(position={"x": 40 + 3 * 11 + 5, "y": 5})
+    expect(panel.page.locator(".nbd-detail .nbd-rank-name")).to_have_text("Rank 3")
+
+
+def test_of_many_ranks_the_failed_one_is_looked_at_first(panel):
+    picture = pictures.many(64)
+    picture["ranks"]["41"] |= {"state": "failed", "told": "failed: RuntimeError"}
+    picture["failures"] = [dict(pictures.failed()["failures"][0], ranks="41")]
+    panel.open(picture)
+    expect(panel.page.locator(".nbd-detail .nbd-rank-name")).to_have_text("Rank 41")
+    panel.page.get_by_role("button", name="Failure").click()
+    panel.page.locator(".nbd-detail").get_by_role("button", name="Traceback").click()
+    expect(panel.page.locator(".nbd-trace")).to_be_focused()
+
+
+def test_a_cards_log_button_shows_that_ranks_lines(panel):
+    panel.open(pictures.running())
+    panel.page.locator(".nbd-card").nth(2).get_by_role("button", name="Log").click()
+    shown = panel.page.locator(".nbd-line:visible .nbd-line-ranks").all_text_contents()
+    assert set(shown) == {"[2]", ""}
+
+
 def test_a_failure_opens_on_its_traceback_and_consequences_are_folded(panel):
     panel.open(pictures.failed())
     expect(panel.page.locator(".nbd-trace:visible")).to_have_count(1)
@@ -334,7 +361,7 @@ def test_texts_are_text_wherever_they_stand(panel):
     shown = panel.page.locator(".nbd-root").evaluate("""root => root.textContent
         + [...root.querySelectorAll("*")].map((e) => (e.title ?? "") + (e.ariaLabel ?? "")).join("")""")
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", shown)
-    assert "‹U+202E›gnp.exe" in shown
+    assert "\u2039U+202E\u203agnp.exe" in shown
     assert "␇" in shown
     assert "__proto__" in panel.page.locator(".nbd-chart-title").all_text_contents()
     assert (
@@ -379,6 +406,13 @@ CONTRASTS = """() => {
 def test_text_stands_out_from_its_ground(browser, scene, theme):
     with dashboard(browser) as panel:
         panel.open(pictures.SCENES[scene](), theme=theme)
+        assert panel.page.evaluate(CONTRASTS) == []
+
+
+def test_where_nobody_names_a_theme_the_systems_is_taken(browser):
+    with dashboard(browser, color_scheme="dark") as panel:
+        panel.open(pictures.running(), theme="none")
+        assert panel.page.locator(".nbd-root").get_attribute("data-theme") == "dark"
         assert panel.page.evaluate(CONTRASTS) == []
 
 

@@ -766,6 +766,7 @@ class HeatStrip {
     this.canvas.setAttribute("role", "slider");
     this.canvas.setAttribute("aria-label", "rank");
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("pointerleave", () => say(this.tip, ""));
     this.canvas.addEventListener("click", (event) => this.point(event, true));
     this.canvas.addEventListener("keydown", (event) => this.press(event));
     this.tip = make("span", "nbd-heat-tip");
@@ -867,7 +868,7 @@ class HeatStrip {
     if (!entry) return;
     const [key, rank] = entry;
     const isState = this.by.value === "state";
-    hint(this.canvas, `rank ${key}: ${isState ? plain(rank.told || rank.state) : this.valueText(this.valueOf(rank))}`);
+    say(this.tip, `rank ${key}: ${isState ? rank.told || rank.state : this.valueText(this.valueOf(rank))}`);
     if (isChosen) this.ranks.select(key);
   }
 
@@ -1076,10 +1077,13 @@ function ticksOf(low, high, count) {
 }
 
 function logTicks(low, high) {
-  const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
-  if (last <= first) return ticksOf(low, high, 3).filter((tick) => tick > 0);
-  const every = Math.max(1, Math.ceil((last - first + 1) / 4));
-  return Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, index) => 10 ** (first + index * every));
+  const [first, last] = [Math.floor(Math.log10(low)), Math.floor(Math.log10(high) + 1e-9)];
+  const every = Math.max(1, Math.ceil((last - first) / 5));
+  const steps = last - first > 2 ? [1] : [1, 2, 5];
+  const ticks = [];
+  for (let power = first; power <= last; power += every) ticks.push(...steps.map((step) => Number((step * 10 ** power).toPrecision(12))));
+  const inside = ticks.filter((tick) => tick >= low * 0.999 && tick <= high * 1.001);
+  return inside.length > 1 ? inside : ticksOf(low, high, 4).filter((tick) => tick > 0);
 }
 
 function tickText(value) {
