@@ -563,6 +563,8 @@ class NotebookKernel:
         for name in (*folders.values(), "work"):
             (self.folder / name).mkdir()
         own = {variable: str(self.folder / name) for variable, name in folders.items()}
+        # A cell that takes a second on a busy machine would have a panel: tests of that ask for it.
+        own["NBDIST_DASHBOARD"] = "none"
         # The user's own: to make the font cache takes seconds.
         own["MPLCONFIGDIR"] = str(Path.home() / ".cache" / "matplotlib")
         wanted = {**os.environ, **own, MARKER: self._marker, **self._extra_environment}

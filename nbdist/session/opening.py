@@ -13,6 +13,7 @@ from nbdist.messages import Assignment
 from nbdist.options import Options
 from nbdist.session.ranks import Ranks, running
 from nbdist.values.foreign import call_foreign
+from nbdist.views.dashboard.faces import has_dashboard
 from nbdist.views.screen import Output, Screen, is_watched
 from nbdist.views.text import TextView
 
@@ -66,7 +67,7 @@ def open_ranks(
     crowd = crowd_note([assignment.device for assignment in assignments], usable_cpu_count())
     if crowd:
         output.note(crowd)
-    view = partial(_text_view, batch=not is_watched(shell))
+    view = partial(_text_view, batch=not is_watched(shell), bars=not has_dashboard(shell, options.dashboard))
     _note_shared(assignments, output)
     return Ranks(assignments, options, output, view, live=live)
 
@@ -87,8 +88,8 @@ def _gpus(assignments: Iterable[Assignment]) -> list[str]:
     return [gpu for gpu in found if gpu is not None]
 
 
-def _text_view(ranks: Sequence[int], logs: Any, folder: str, *, batch: bool) -> TextView:
-    return TextView(len(ranks), ranks=ranks, batch=batch, logs=logs, log_dir=folder)
+def _text_view(ranks: Sequence[int], logs: Any, folder: str, *, batch: bool, bars: bool) -> TextView:
+    return TextView(len(ranks), ranks=ranks, batch=batch, logs=logs, log_dir=folder, bars=bars)
 
 
 _needed_parts: set[str] = set()

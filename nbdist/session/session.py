@@ -24,13 +24,14 @@ from nbdist.session.opening import assignments_for, load_torch, open_ranks
 from nbdist.session.overview import status_of
 from nbdist.session.ranks import Ranks
 from nbdist.session.sessions import enter, free_name, leave, make_room
-from nbdist.session.showing import has_dashboard, shown
+from nbdist.session.showing import shown
 from nbdist.shell import current_shell, namespace_of
 from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
 from nbdist.values.landing import Landed
 from nbdist.values.twins import Twins
 from nbdist.values.walk import reached
+from nbdist.views.dashboard.faces import has_dashboard
 from nbdist.views.overview import SessionStatus
 from nbdist.views.screen import Screen
 from nbdist.worker.work import SHELLS_OWN, CallWork, CellWork, NoWork, Wanted, Work, bind_names, values_of
@@ -165,7 +166,8 @@ class Session:
             )
         make_room(self._options.name)
         namespace = namespace_of(self._shell)
-        assignments = assignments_for(self._options, gauges=has_dashboard(self._shell, self._options))
+        gauges = has_dashboard(self._shell, self._options.dashboard)
+        assignments = assignments_for(self._options, gauges=gauges)
         birth = _birth(namespace, ())
         method = choose_method(self._options.start_method, birth, Screen(self._shell))
         if method == "fork":  # these ranks begin with all that the notebook has

@@ -15,14 +15,8 @@ from nbdist.views.dashboard.composing import Ending, Facts, models_text
 from nbdist.views.dashboard.faces import can_show, face_of
 from nbdist.views.dashboard.live import Dashboard, Source
 from nbdist.views.dashboard.picture import RunWord
-from nbdist.views.screen import is_watched
 from nbdist.views.tail import Tail
 from nbdist.worker.work import CallWork, CellWork, Work
-
-
-def has_dashboard(shell: Any, options: Options) -> bool:
-    """Whether somebody may look at one while the run goes on."""
-    return options.dashboard and getattr(shell, "kernel", None) is not None and is_watched(shell)
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ def panel_for(shell: Any, *, waits: bool, dashboard: bool) -> Panel:
         dashboard: whether more than text is wanted.
     """
     if waits:
-        return CellPanel(shell)
+        return CellPanel(shell, dashboard=dashboard)
     if dashboard and can_show(shell):
         return DashboardPanel(partial(face_of, shell))
     return DisplayPanel(shell) if hasattr(shell, "kernel") else TerminalPanel(None)
@@ -240,15 +240,27 @@ class DashboardPanel:
 class CellPanel(Screen):
     """The cell itself, which shows the run as any other."""
 
-    def __init__(self, shell: Any):
+    def __init__(self, shell: Any, *, dashboard: bool = False):
         super().__init__(shell)
         self.tail = Tail()
+        self._face = face_of(shell) if dashboard and can_show(shell) else None
+        self._word: RunWord = "finished"
 
     def open(self, title: str, source: Source, buttons: Buttons) -> None:
         """See `Panel`."""
+        self._source = source
+        self._dashboard = Dashboard(source, self._face) if self._face is not None else None
+        if self._dashboard is not None:
+            self._dashboard.begin()
+
+    def show(self, items: Sequence[Item]) -> None:
+        """See `Output`."""
+        self.tail.add(items)
+        super().show(items)
 
     def tell(self, state: str) -> None:
         """See `Panel`."""
+        self._word = ENDS.get(state, self._word)
 
     def fail(self, error: RankFailedError) -> None:
         """See `Panel`: it is raised."""
@@ -259,6 +271,9 @@ class CellPanel(Screen):
 
     def close(self) -> None:
         """See `Panel`."""
+        if self._dashboard is not None:
+            failures = self._source.state().failures
+            self._dashboard.end(Ending(state=self._word, at_s=time.time(), failures=failures))
 
     def ask(self, question: Asking) -> Reply:
         """See `Output`: nobody is asked."""

@@ -48,6 +48,8 @@ class TextView:
         batch: nobody watches: no status line, and the same output whenever ranks print the same.
         logs: whose text and displays are shown.
         log_dir: where all text is whole: named when lines are left out.
+        bars: whether progress bars that go on have a line; if something else shows them, only those that
+            have ended do.
         window_s: how far apart in time ranks may print a line and still have it in common; None
             is 0.1, and 2.0 for batch.
 
@@ -71,6 +73,7 @@ class TextView:
         batch: bool,
         logs: Literal["all", "rank0", "none"] = "all",
         log_dir: str = "",
+        bars: bool = True,
         window_s: float | None = None,
     ):
         if world_size < 1:
@@ -98,6 +101,7 @@ class TextView:
         self._displays = Displays()
         self._open_line: Merged | None = None  # it gets an end unless a display does that
         self._bars: Sequence[Bar] = ()
+        self._draws_bars = bars
         self._ended_bars: dict[str, dict[int, messages.Progress]] = {}  # that other ranks still have open
         self._queued_bars: Counter[str] = Counter()  # ends that the merger has
         self._now_s = float("-inf")
@@ -290,7 +294,7 @@ class TextView:
         the window."""
         if self._batch:
             return None
-        if self._bars and not (self._direct is not None and self._direct.line_is_open):
+        if self._bars and self._draws_bars and not (self._direct is not None and self._direct.line_is_open):
             bars = bars_in_view(self._bars)
             kind = _KINDS[bars[0].progress.stream]
             return Status(self._place[min(bars[0].parts)], kind, fitting(status_text(bars)))

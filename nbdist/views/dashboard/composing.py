@@ -29,7 +29,7 @@ from nbdist.views.dashboard.picture import (
     RunWord,
 )
 from nbdist.views.html import display_html
-from nbdist.views.tail import Entry, Tail
+from nbdist.views.tail import Entry, Line, Tail
 
 _STRAGGLES_S = 1.0
 _MOST_CHARTS = 40
@@ -112,7 +112,7 @@ class Composer:
             ranks=self._ranks(state, pids),
             bars={bar.progress.key: _bar(bar) for bar in state.bars},
             charts=self._charts(live=ending is None),
-            log=self._log(tail),
+            log=self._log(tail, bars=bool(state.bars)),
             failures=_failures(failures),
         )
 
@@ -193,8 +193,10 @@ class Composer:
         charts: dict[str, Any] = {name: self._metrics.chart(name, live=live) for name in names}
         return charts
 
-    def _log(self, tail: Tail) -> Log:
+    def _log(self, tail: Tail, *, bars: bool) -> Log:
         entries = tail.entries
+        if bars and entries and isinstance(entries[-1], Line) and entries[-1].is_open:
+            entries = entries[:-1]  # the bars as text
         numbered: dict[int, tuple[Entry, int]] = {}
         lines: dict[str, LogLine] = {}
         for entry in entries:

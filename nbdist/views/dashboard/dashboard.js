@@ -1724,6 +1724,7 @@ class View {
   render() {
     cancelAnimationFrame(this.frame);
     this.frame = undefined;
+    if (!this.colours.ink) this.takeTheme(); // the style sheet has come after the first render
     const picture = (this.picture = this.store.picture);
     show(this.wait, !picture);
     this.parts.forEach((part) => !picture && show(part, false));

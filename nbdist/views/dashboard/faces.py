@@ -123,6 +123,15 @@ def can_show(shell: Any) -> bool:
     return getattr(shell, "kernel", None) is not None and os.environ.get(CHOICE) != "none"
 
 
+def has_dashboard(shell: Any, wanted: bool) -> bool:
+    """Whether somebody may look at one while the run goes on.
+
+    Args:
+        wanted: whether the user wants one.
+    """
+    return wanted and can_show(shell) and is_watched(shell)
+
+
 def face_of(shell: Any, on_button: Callable[[str], None] | None = None) -> Face:
     """What shows a dashboard in this front end, which can, under the cell that runs.
 
