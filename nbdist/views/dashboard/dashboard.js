@@ -650,7 +650,7 @@ class RankCard {
     this.code = new CodeLine();
     this.use = new Meter("CPU");
     this.memory = new Meter("Memory");
-    this.metrics = make("dl", "nbd-metrics");
+    this.metrics = make("div", "nbd-metrics");
     this.keyedMetrics = new Keyed(this.metrics, (metric) => new MetricValue(metric));
     this.rate = make("span", "nbd-rate");
     this.more = make("span", "nbd-more");
@@ -712,8 +712,8 @@ class RankCard {
 
 class MetricValue {
   constructor(name) {
-    this.value = make("dd", "nbd-metric-value");
-    const label = make("dt", "nbd-metric-name");
+    this.value = make("span", "nbd-metric-value");
+    const label = make("span", "nbd-metric-name");
     say(label, name);
     hint(label, name);
     this.node = make("div", "nbd-metric", label, this.value);
@@ -1680,6 +1680,7 @@ class View {
     this.wait = make("div", "nbd-empty", "Waiting for the kernel\u2026");
     this.parts = [this.heading.node, this.bars, ...[this.failures, this.ranks, this.charts, this.log].map(({ section }) => section.node)];
     this.root = make("div", "nbd-root", this.wait, ...this.parts);
+    this.root.setAttribute("data-lm-suppress-shortcuts", "true"); // JupyterLab: Enter on a button is the button's
     element.append(this.root);
     this.listen();
     this.takeTheme();
