@@ -436,7 +436,7 @@ FLAGS = [option.flag for option in ALL_OPTIONS]
         ("%%distributed --start-method ", list(START_METHODS)),
         ("%%distributed --seed ", []),
         ("%%distributed -o ", []),
-        ("%%distributed --no-init --no", []),
+        ("%%distributed --no-init --no-dashboard --no", []),
         ("%%distributed -d 4 --de", []),
         ("%%distributed -d4 --de", []),
         ("%%distributed --devices=4 --de", []),

@@ -26,7 +26,7 @@ else:
     from nbdist.session.calls import launch
     from nbdist.session.cells import run_cell
     from nbdist.session.held import anything_held, debug, release
-    from nbdist.session.ranks import where_ranks_stand
+    from nbdist.session.overview import where_ranks_stand
     from nbdist.session.session import Session
     from nbdist.session.sessions import (
         live_sessions,

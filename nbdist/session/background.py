@@ -1,4 +1,7 @@
-"""Runs that nobody waits for: cells of the notebook run beside them."""
+"""Runs that nobody waits for: cells of the notebook run beside them.
+
+Longer than 400 lines because all that a run can do is read together.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 from nbdist.errors import OptionError, RankFailedError, RunInterrupted, RunStopped, SessionError
-from nbdist.metrics import as_json, iso_time, write_json
 from nbdist.options import Options
 from nbdist.session.between import BetweenCells
 from nbdist.session.ending import RichValue, failure_in, raise_failure, report
@@ -20,6 +22,7 @@ from nbdist.session.logs import tail
 from nbdist.session.once import OneShot
 from nbdist.session.opening import note_needed
 from nbdist.session.overview import status_of
+from nbdist.session.record import write_record
 from nbdist.session.sessions import notes_on
 from nbdist.session.showing import source_of
 from nbdist.shell import namespace_of
@@ -226,29 +229,15 @@ class Run:
         Example:
             >>> run.export("run.json")
         """
-        failures = self._state.failures if self._state is not None else ()
-        ended_s = self._ended_s
-        write_json(
+        write_record(
             path,
-            {
-                "title": self._name or "background run",
-                "outcome": self.status,
-                "begun": iso_time(self._begun_s),
-                "ended": None if ended_s is None else iso_time(ended_s),
-                "ranks": self._ranks_info,
-                "metrics": as_json(self._metrics.rows()),
-                "failures": [
-                    {
-                        "rank": failure.rank,
-                        "type": failure.type_name,
-                        "message": failure.message,
-                        "cell_line": failure.cell_line,
-                        "traceback": list(failure.traceback),
-                        "consequence": failure.consequence,
-                    }
-                    for failure in failures
-                ],
-            },
+            title=self._name or "background run",
+            outcome=self.status,
+            begun_s=self._begun_s,
+            ended_s=self._ended_s,
+            ranks=self._ranks_info,
+            metrics=self._metrics,
+            failures=self._state.failures if self._state is not None else (),
         )
 
     def __repr__(self) -> str:

@@ -7,8 +7,14 @@ import psutil
 from nbdist.devices import memory_of_gpus
 from nbdist.looks import NameInfo
 from nbdist.session.fitting import devices_of
-from nbdist.session.ranks import Ranks
+from nbdist.session.ranks import Ranks, running
+from nbdist.session.standing import where_they_stand
 from nbdist.views.overview import RankStatus, SessionStatus, state_of
+
+
+def where_ranks_stand() -> list[str]:
+    """For all ranks that are up where they are, and their stacks."""
+    return where_they_stand(ranks.state for ranks in running)
 
 
 def status_of(name: str, what: str, ranks: Ranks, names: tuple[NameInfo, ...] | None) -> SessionStatus:

@@ -18,15 +18,7 @@ from typing import Any
 
 from nbdist.errors import ChannelError, LaunchError, RunInterrupted, ValueLost
 from nbdist.looks import NameInfo
-from nbdist.messages import (
-    FIRST_RUN,
-    Assignment,
-    Debug,
-    Leave,
-    Run,
-    SendAgain,
-    Values,
-)
+from nbdist.messages import FIRST_RUN, Assignment, Debug, Leave, Run, SendAgain, Values
 from nbdist.metrics import Metrics
 from nbdist.options import Options
 from nbdist.session.deaths import Coroner
@@ -36,8 +28,8 @@ from nbdist.session.looking import Looking
 from nbdist.session.lookout import Lookout
 from nbdist.session.monitor import Arrived, Asked, Broken, Hung, Interrupted, Monitor, Note, Show
 from nbdist.session.port import ReservedPort
-from nbdist.session.scratch import make_scratch
-from nbdist.session.standing import hang_note, where_they_stand
+from nbdist.session.scratch import make_board, make_scratch
+from nbdist.session.standing import hang_note
 from nbdist.session.stopping import Stopping
 from nbdist.start import start_workers
 from nbdist.start.birth import Birth
@@ -58,18 +50,6 @@ _LEAVE_S = 2.0
 
 running: list[Ranks] = []
 """All of this process that are up, the oldest first."""
-
-
-def where_ranks_stand() -> list[str]:
-    """For all ranks that are up where they are, and their stacks."""
-    return where_they_stand(ranks.state for ranks in running)
-
-
-def _make_board(scratch: str, world_size: int) -> Board:
-    try:
-        return Board(scratch, create=world_size)
-    except OSError as error:
-        raise LaunchError(f"the ranks need a folder for temporary files: {error}. Set TMPDIR.") from error
 
 
 class Ranks:
@@ -125,7 +105,7 @@ class Ranks:
         self.start_method = method
         with contextlib.ExitStack() as undo:
             undo.callback(self._give_back)
-            self._board = _make_board(self._scratch, len(self.assignments))
+            self._board = make_board(self._scratch, len(self.assignments))
             self._workers = start_workers(method, self.assignments, birth, with_ipython=with_ipython)
             undo.callback(self._end_workers)
             marks = [assignment.mark for assignment in self.assignments]

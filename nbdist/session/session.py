@@ -1,4 +1,7 @@
-"""Sessions: ranks that stay from one piece of work to the next."""
+"""Sessions: ranks that stay from one piece of work to the next.
+
+Longer than 400 lines because all that a session can do is read together.
+"""
 
 from __future__ import annotations
 
