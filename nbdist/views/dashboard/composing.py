@@ -262,12 +262,8 @@ def _stragglers(state: RunState) -> dict[int, str]:
         standing = rank.standing
         if rank.phase == "running" and standing is not None and standing.collective is not None:
             waiting[rank.rank] = standing.since_s or 0.0
-    working = set(state.working)
-    late = working - waiting.keys()
-    if not waiting or not late or len(late) >= len(working):
-        return {}
-    newest_s = max((rank.standing.came_s or 0.0 for rank in state.ranks if rank.standing), default=0.0)
-    if max(newest_s, time.monotonic()) - max(waiting.values()) < _STRAGGLES_S:
+    late = set(state.working) - waiting.keys()
+    if not waiting or time.monotonic() - max(waiting.values()) < _STRAGGLES_S:
         return {}
     verb = "waits" if len(waiting) == 1 else "wait"
     return dict.fromkeys(late, f"{ranks_phrase(sorted(waiting))} {verb} for it")

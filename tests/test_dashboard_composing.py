@@ -1,0 +1,184 @@
+"""What is known of a run as a picture."""
+
+from __future__ import annotations
+
+import json
+import time
+from array import array
+
+import pytest
+
+from nbdist.errors import Failure
+from nbdist.figures import GpuUsage, Logged, Usage
+from nbdist.messages import Collective, Display, Finished, Progress, Ready, Standing
+from nbdist.metrics import Metrics
+from nbdist.state import RunState, first_state, fold
+from nbdist.views.dashboard.composing import Composer, Ending, Facts, models_text
+from nbdist.views.dashboard.picture import Picture, patch_between
+from nbdist.views.items import Shown, Stream
+from nbdist.views.tail import Tail
+
+CELL = ["%%distributed -d 2", "import time", "dist.barrier()", "time.sleep(9)"]
+
+
+def facts(world_size: int = 2, *, in_background: bool = False) -> Facts:
+    return Facts(
+        title="train",
+        devices=[f"cuda:{rank}" for rank in range(world_size)],
+        models="2 × NVIDIA H200",
+        cell=CELL,
+        logs="/logs",
+        runs_on=range(world_size),
+        in_background=in_background,
+    )
+
+
+def running(world_size: int = 2) -> RunState:
+    state = first_state(world_size)
+    for rank in range(world_size):
+        state = fold(state, rank, Ready(pid=100 + rank))
+    return state
+
+
+def picture_of(state: RunState, tail: Tail | None = None, metrics: Metrics | None = None, **how) -> Picture:
+    world_size = len(state.ranks)
+    composer = Composer(how.pop("facts", facts(world_size)), metrics or Metrics())
+    picture = composer.picture(state, tail or Tail(), pids=range(100, 100 + world_size), **how)
+    json.dumps(picture, allow_nan=False)  # it can go to a page
+    return picture
+
+
+def test_a_rank_says_where_it_is_and_since_when():
+    came_s = time.monotonic() - 5
+    state = fold(running(), 0, Standing(cell_line=4, function="sleep", came_s=came_s))
+    rank = picture_of(state)["ranks"]["0"]
+    assert (rank["state"], rank["line"], rank["text"], rank["function"]) == (
+        "running",
+        4,
+        "time.sleep(9)",
+        "sleep",
+    )
+    assert rank["since_ms"] == pytest.approx(1000 * (time.time() - 5), abs=500)
+    assert (rank["pid"], rank["device"]) == (100, "cuda:0")
+
+
+def test_a_rank_that_others_wait_for_is_marked():
+    barrier = Collective(name="barrier", ranks=(0, 1, 2))
+    state = running(3)
+    for rank in (0, 2):
+        since_s = time.monotonic() - 4
+        state = fold(state, rank, Standing(cell_line=3, function="", since_s=since_s, collective=barrier))
+    ranks = picture_of(state)["ranks"]
+    assert [ranks[rank]["told"] for rank in "012"] == ["waits in barrier", "running", "waits in barrier"]
+    assert [ranks[rank]["straggler"] for rank in "012"] == ["", "ranks 0,2 wait for it", ""]
+
+
+def test_nobody_is_a_straggler_while_others_have_waited_for_a_moment_only():
+    barrier = Collective(name="barrier", ranks=(0, 1))
+    standing = Standing(cell_line=3, function="", since_s=time.monotonic() - 0.2, collective=barrier)
+    assert picture_of(fold(running(), 0, standing))["ranks"]["1"]["straggler"] == ""
+
+
+def test_what_a_rank_uses():
+    gpu = GpuUsage(use=0.5, memory_bytes=10, used_bytes=20, total_bytes=40, power_w=300.0)
+    rank = picture_of(fold(running(), 1, Usage(cpu=1.234, memory_bytes=5, gpu=gpu)))["ranks"]["1"]
+    assert (rank["cpu"], rank["memory_bytes"]) == (1.23, 5)
+    assert rank["gpu"] == {
+        "use": 0.5,
+        "memory_bytes": 10,
+        "used_bytes": 20,
+        "total_bytes": 40,
+        "power_w": 300.0,
+        "temperature_c": None,
+    }
+
+
+def test_metrics_are_in_cards_and_charts_and_what_is_not_finite_in_neither():
+    metrics = Metrics()
+    numbers = array("d", [0, 0.0, 2.0, 1, 0.1, 1.0]).tobytes()
+    metrics.add(0, Logged(by_step={"loss": numbers, "odd": array("d", [0, 0.0, float("nan")]).tobytes()}))
+    picture = picture_of(running(), metrics=metrics, ending=Ending(state="finished", at_s=time.time()))
+    assert picture["ranks"]["0"]["metrics"] == {"loss": 1.0}
+    chart = picture["charts"]["loss"]
+    assert (chart["x"], chart["mean"], chart["lines"]) == ([0, 1], [2.0, 1.0], {"0": [2.0, 1.0]})
+    assert picture["charts"]["odd"]["mean"] == [None]
+
+
+def test_lines_of_the_log_know_their_ranks_and_keep_their_numbers():
+    tail = Tail()
+    tail.add([Stream("stdout", "both\n[1] one\n"), Stream("stderr", "[7] not a rank\n")])
+    composer = Composer(facts(), Metrics())
+    first = composer.picture(running(), tail)["log"]
+    assert [(line["of"], line["kind"], line["text"]) for line in first["lines"].values()] == [
+        ([], "stdout", "both"),
+        ([1], "stdout", "one"),
+        ([], "stderr", "[7] not a rank"),
+    ]
+    tail.add([Shown((), Display(kind="display", data={"text/html": "<b>x</b>"})), Stream("stdout", "more\n")])
+    second = composer.picture(running(), tail)["log"]
+    assert list(second["lines"])[:3] == list(first["lines"])
+    assert [line["kind"] for line in second["lines"].values()][3:] == ["html", "stdout"]
+    tail.add([Stream("stdout", "x\n" * 300)])
+    last = composer.picture(running(), tail)["log"]
+    assert last["first"] == min(map(int, last["lines"])) == 3  # the display is kept
+    assert last["left_out"] + len(last["lines"]) - 1 == 304
+
+
+def test_a_bar_is_no_line_of_the_log():
+    tail = Tail()
+    tail.add([Stream("stdout", "one\n50%")])
+    bar = Progress(name="train", number=1, order=1, label="train", done=3, total=6, elapsed_s=3.0)
+    picture = picture_of(fold(running(), 0, bar), tail)
+    assert [line["text"] for line in picture["log"]["lines"].values()] == ["one"]
+    (told,) = picture["bars"].values()
+    assert (told["label"], told["done"], told["total"], told["left_s"], told["rate"]) == (
+        "train",
+        3,
+        6,
+        3,
+        "1 it/s",
+    )
+    assert picture["ranks"]["0"]["share"] == 0.5
+
+
+def test_a_failed_run_says_who_failed_and_where():
+    failure = Failure(
+        rank=1,
+        time_s=1.0,
+        type_name="ValueError",
+        message="bad",
+        cell_line=4,
+        traceback=("line 4", "ValueError: bad"),
+    )
+    state = fold(running(), 1, Finished(outcome="failed", failure=failure))
+    state = fold(state, 0, Finished(outcome="interrupted"))
+    picture = picture_of(state, ending=Ending(state="failed", at_s=time.time(), failures=state.failures))
+    assert picture["heading"]["told"] == "failed on rank 1"
+    assert [rank["state"] for rank in picture["ranks"].values()] == ["interrupted", "failed"]
+    assert (picture["ranks"]["1"]["line"], picture["ranks"]["1"]["text"]) == (4, "time.sleep(9)")
+    assert [(told["ranks"], told["title"], told["traceback"]) for told in picture["failures"]] == [
+        ("1", "ValueError: bad", "line 4\nValueError: bad")
+    ]
+
+
+def test_a_run_in_the_background_has_a_button_and_another_one_a_hint():
+    background = picture_of(running(), facts=facts(in_background=True))["heading"]
+    assert (background["button"], background["hint"], background["log_is_open"]) == ("interrupt", "", True)
+    again = picture_of(running(), facts=facts(in_background=True), interrupts=1)["heading"]
+    assert again["button"] == "stop"
+    waited_for = picture_of(running())["heading"]
+    assert (waited_for["button"], waited_for["log_is_open"]) == (None, False)
+    assert "stop button" in waited_for["hint"]
+
+
+def test_what_does_not_change_is_in_no_patch():
+    composer, state, tail = Composer(facts(8), Metrics()), running(8), Tail()
+    before = composer.picture(state, tail)
+    after = composer.picture(fold(state, 3, Usage(cpu=0.5, memory_bytes=7)), tail)
+    assert patch_between(before, composer.picture(state, tail)) == {}
+    assert patch_between(before, after) == {"ranks": {"3": {"cpu": 0.5, "memory_bytes": 7}}}
+
+
+def test_devices_are_counted_in_words():
+    assert models_text(["CPU", "CPU"]) == "CPU"
+    assert models_text(["NVIDIA H200", "NVIDIA T4", "NVIDIA T4"]) == "NVIDIA H200, 2 × NVIDIA T4"
