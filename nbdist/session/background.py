@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from nbdist.errors import OptionError, RankFailedError, RunInterrupted, RunStopped, SessionError
@@ -91,7 +92,8 @@ class Run:
             for own in one.ranks.assignments
         ]
         self._metrics = one.ranks.metrics
-        self._source = source
+        # What the ranks came to is told, not that their processes are ended after it.
+        self._source = replace(source, state=lambda: self._state or one.ranks.state)
         self._begun_s = time.time()
         self._ended_s: float | None = None
         self._since: Since | None = Since(one.twins)

@@ -44,16 +44,17 @@ def without_codes(text: str, *, keep_colours: bool = False) -> str:
 
 
 def one_line(text: str, most: int) -> str:
-    """A text on one line, visible, without codes, at most so many characters, with a word on the rest.
+    """A text on one line, visible, without codes, at most so many characters; of a long one with a
+    word on how long it is.
 
-    >>> one_line("a\\n  b", 10), one_line("x" * 50, 30)
-    ('a b', 'xxxxxx… (50 characters in all)')
+    >>> one_line("a\\n  b", 10), one_line("x" * 50, 10)
+    ('a b', 'xxxxxxxxx…')
     """
     length = len(text)
     line = " ".join(visible(without_codes(text[: 4 * most])).split())
     if len(line) <= most and length <= 4 * most:
         return line
-    told = f"… ({length:,} characters in all)" if most >= 30 else "…"
+    told = f"… ({length:,} characters in all)" if most >= 100 else "…"
     return line[: most - len(told)] + told
 
 

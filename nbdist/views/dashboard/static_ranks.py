@@ -61,7 +61,7 @@ def _row(rank: int, one: RankPicture, now_ms: float | None, *, has_metrics: bool
     cells = [
         _cell(f"<b>{rank}</b>", _dim(text(one["device"], 40))),
         _cell(*_state(one, now_ms)),
-        _cell(*(_dim(text(part, 40)) for part in use_of(one))),
+        _cell(*(_dim(text(part, 40)) for part in use_of(one)), style=f"{CELL};white-space:nowrap"),
     ]
     if has_metrics:
         parts = [text(part, 80) for part in metrics_of(one, _MOST_METRICS)]
@@ -83,8 +83,8 @@ def _word(one: RankPicture) -> str:
     return f'<b style="color:{TONES[tone_of(one["state"])]}">{text(state_of(one, 80), 80)}</b>'
 
 
-def _cell(*parts: str) -> str:
-    return f'<td style="{CELL}">{"".join(parts)}</td>'
+def _cell(*parts: str, style: str = CELL) -> str:
+    return f'<td style="{style}">{"".join(parts)}</td>'
 
 
 def _dim(markup: str) -> str:
