@@ -48,7 +48,8 @@ class Outbox:
         self._unsent: Unsent | None = None
         with contextlib.suppress(OSError):  # no room: a rank that dies takes its last words with it
             self._unsent = Unsent(unsent)
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # to be taken by itself where it is taken for each piece of text
+        self._changed = threading.Condition(self._lock)
         self._waiting: list[tuple[Any, Sequence[int]]] = []
         self._waiting_bytes = 0
         self._waiting_bars: dict[str, int] = {}  # where in `_waiting` the latest of a bar is
@@ -71,8 +72,9 @@ class Outbox:
 
     def text(self, stream: Stream, text: str) -> None:
         """Add text; consecutive pieces of one stream travel as one."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting_bytes < _MOST_WAITING_BYTES or self._ended)
+        with self._lock:
+            if self._waiting_bytes >= _MOST_WAITING_BYTES:
+                self._wait_for_room()
             last = self._waiting[-1][0] if self._waiting else None
             if isinstance(last, _Pieces) and last.stream == stream:
                 last.pieces.append(text)
@@ -83,6 +85,9 @@ class Outbox:
                 self._unsent.add(stream, text)
             if self._waiting_bytes >= _BATCH_BYTES:
                 self._changed.notify_all()
+
+    def _wait_for_room(self) -> None:
+        self._changed.wait_for(lambda: self._waiting_bytes < _MOST_WAITING_BYTES or self._ended)
 
     def progress(self, message: Progress) -> None:
         """Add how far a bar is; of what has not been sent yet, only the latest goes. A bar's end is
@@ -103,7 +108,7 @@ class Outbox:
     def add_large(self, message: object, size_bytes: int) -> None:
         """As `add`; it blocks as `text` does while too much waits."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting_bytes < _MOST_WAITING_BYTES or self._ended)
+            self._wait_for_room()
             self._add(message, ())
             self._waiting_bytes += size_bytes
 
