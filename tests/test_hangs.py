@@ -6,13 +6,16 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
-from notebook_kernel import CellRun, NotebookKernel
+from notebook_kernel import CellRun, NotebookKernel, poll_until
 
 from nbdist.messages import Collective, Finished, Ready, Standing
 from nbdist.session.hangs import find_hang, next_look_s
+from nbdist.session.native import native_stacks
 from nbdist.state import RunState, first_state, fold
 
 IMPORTS = "import torch, torch.distributed as dist"
@@ -271,11 +274,17 @@ def test_a_rank_that_others_wait_for_is_named_where_the_cell_is_stopped(kernel: 
     assert "consequence" not in text
 
 
-def test_c_frames_are_shown_where_they_can_be_had(kernel: NotebookKernel) -> None:
+@pytest.fixture
+def native_frames() -> None:
+    """C frames can be had here."""
     tool = Path(sys.executable).with_name("py-spy")
     tried = subprocess.run([tool, "dump", "--native", "--pid", str(os.getpid())], capture_output=True)
     if tried.returncode != 0:
         pytest.skip(f"py-spy may not look into processes here: {tried.stderr.decode()}")
+
+
+@pytest.mark.usefixtures("native_frames")
+def test_c_frames_are_shown_where_they_can_be_had(kernel: NotebookKernel) -> None:
     run = kernel.start_run("%%distributed --devices 2 --hang-timeout 0.5\nimport time\ntime.sleep(1000)")
     run.wait_for_text("C frames of rank 0, the most recent call first:\n")
     run.wait_for_text("  time_sleep (")
@@ -283,6 +292,38 @@ def test_c_frames_are_shown_where_they_can_be_had(kernel: NotebookKernel) -> Non
     run.finish()
     frames = run.stderr.partition("the most recent call first:\n")[2].splitlines()
     assert all(re.fullmatch(r"  \w+ \([\w.+-]+\)", frame) for frame in frames), frames
+
+
+@pytest.mark.usefixtures("native_frames")
+def test_c_frames_are_those_of_the_work(kernel: NotebookKernel) -> None:
+    kernel.run("%distributed start --devices 2 --accelerator cpu").check()
+    run = kernel.run("%%distributed\nimport os, time\nprint(os.getpid())").check()
+    pids = {int(line[1]): int(line.split()[1]) for line in run.stdout.splitlines()}
+    assert native_stacks(pids) == {}  # they wait for work
+    run = kernel.start_run("%%distributed\nif rank == 1:\n    print('up', flush=True)\n    time.sleep(1000)")
+    run.wait_for_text("up")
+    poll_until(lambda: list(native_stacks(pids)) == [1], 10, lambda: str(native_stacks(pids)))
+    kernel.interrupt()
+    run.finish()
+    kernel.run("%distributed stop").check()
+
+
+@pytest.mark.usefixtures("native_frames")
+def test_an_interrupt_does_not_wait_for_c_frames(kernel: NotebookKernel) -> None:
+    def looking() -> list[psutil.Process]:
+        return [process for process in kernel.processes().values() if process.name() == "py-spy"]
+
+    run = kernel.start_run("%%distributed --devices 2 --hang-timeout 0.5\nimport time\ntime.sleep(1000)")
+    poll_until(lambda: bool(looking()), 20, lambda: run.describe())
+    for process in looking():
+        process.suspend()
+    kernel.interrupt()
+    began_s = time.monotonic()
+    run.finish()
+    assert time.monotonic() - began_s < 2
+    assert run.error is not None
+    assert run.error.ename == "KeyboardInterrupt"
+    assert "the run may hang: ranks 0-1 made no step for 0.5 s" in run.stderr
 
 
 def test_tensors_of_other_shapes_are_told_where_a_rank_went_on(kernel: NotebookKernel) -> None:

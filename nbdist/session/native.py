@@ -8,33 +8,54 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
 
-_PATIENCE_S = 5.0
+_PATIENCE_S = 5.0  # for all ranks together: a cell that is to be stopped may wait for it
 _MACHINERY = ("/IPython/core/", "/nbdist/worker/")
+_AT_WORK = ("/nbdist/worker/work.py", "/nbdist/worker/group.py")
 _FRAME = re.compile(r"\s*(?P<function>.*) \((?P<file>[^()]*)\)$")
 # Python's own frames are in the stack above these; what lies between Python and C says nothing.
 _PYTHONS = re.compile(r"\.py:\d+$|^<")
 _GLUE = re.compile(r"^0x[0-9a-f]+$|^pybind11::|^_?Py[A-Z_]")
 
 
-def native_stack(pid: int) -> list[str]:
-    """The main thread's C frames, the most recent call first; empty where they cannot be had."""
+def native_stacks(pids: Mapping[int, int]) -> dict[int, list[str]]:
+    """By rank the main thread's C frames, the most recent call first, where they can be had in time.
+
+    Args:
+        pids: processes of ranks, by rank.
+    """
+    until_s = time.monotonic() + _PATIENCE_S
+    stacks = {rank: native_stack(pid, until_s - time.monotonic()) for rank, pid in pids.items()}
+    return {rank: frames for rank, frames in stacks.items() if frames}
+
+
+def native_stack(pid: int, patience_s: float = _PATIENCE_S) -> list[str]:
+    """The C frames of a rank's main thread, the most recent call first; empty where they cannot be had, or
+    where it is at no work any more: it may have come out of it since somebody asked."""
     beside_python = os.path.dirname(sys.executable)
     tool = shutil.which("py-spy", path=os.pathsep.join((beside_python, os.environ.get("PATH", ""))))
-    if tool is None:
+    if tool is None or patience_s <= 0:
         return []
     command = [tool, "dump", "--native", "--full-filenames", "--pid", str(pid)]
     environment = {**os.environ, "NO_COLOR": "1", "CLICOLOR_FORCE": "0"}  # a kernel's asks for colours
     try:
-        dumped = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, env=environment)
+        dumped = subprocess.run(command, capture_output=True, text=True, timeout=patience_s, env=environment)
     except subprocess.TimeoutExpired:
         return []
     lines = itertools.dropwhile(
         lambda line: not line.startswith(f"Thread {pid} "), dumped.stdout.splitlines()
     )
-    frames = itertools.takewhile(str.strip, itertools.islice(lines, 1, None))
-    users = itertools.takewhile(lambda line: not any(part in line for part in _MACHINERY), frames)
+    frames = list(itertools.takewhile(str.strip, itertools.islice(lines, 1, None)))
+    if not _any_in(_AT_WORK, "\n".join(frames)):
+        return []
+    users = itertools.takewhile(lambda line: not _any_in(_MACHINERY, line), frames)
     return [frame for frame in map(_short, users) if frame]
+
+
+def _any_in(parts: tuple[str, ...], text: str) -> bool:
+    return any(part in text for part in parts)
 
 
 def _short(line: str) -> str:

@@ -227,7 +227,7 @@ class Ranks:
         elif isinstance(note, Asked):
             self._ask(note)
         elif isinstance(note, Hung):
-            self._screen.note(hang_note(note, self._workers))
+            self._screen.note(hang_note(note, self._workers, self.interrupts))
         elif isinstance(note, Interrupted):
             self._stopping.interrupt(self.interrupts.count)
         elif isinstance(note, Broken):

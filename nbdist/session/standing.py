@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 
+from nbdist.session.interrupts import Interrupts
 from nbdist.session.monitor import Hung
-from nbdist.session.native import native_stack
+from nbdist.session.native import native_stacks
 from nbdist.start.worker import Worker
 from nbdist.state import RunState
 from nbdist.views.hang import odd_ranks, odd_stacks, standing_report
@@ -20,10 +22,11 @@ def where_they_stand(states: Iterable[RunState]) -> list[str]:
     ]
 
 
-def hang_note(hung: Hung, workers: Sequence[Worker]) -> str:
-    """What is told of a run that may hang."""
+def hang_note(hung: Hung, workers: Sequence[Worker], interrupts: Interrupts) -> str:
+    """What is told of a run that may hang. The user's interrupt does not wait for all of it."""
     where = [*standing_report(hung.state, time.monotonic()), *odd_stacks(hung.state)]
-    for rank in odd_ranks(hung.state):
-        frames = native_stack(workers[rank].pid)
-        where += [f"C frames of rank {rank}, the most recent call first:", *frames] if frames else []
+    with contextlib.suppress(KeyboardInterrupt), interrupts.raised(1):
+        stacks = native_stacks({rank: workers[rank].pid for rank in odd_ranks(hung.state)})
+        for rank, frames in stacks.items():
+            where += [f"C frames of rank {rank}, the most recent call first:", *frames]
     return "\n".join([f"the run may hang: {hung.hang.reason}", *where])
