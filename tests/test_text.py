@@ -317,6 +317,38 @@ def test_displays_keep_their_place_and_equal_ones_are_shown_once():
     ]
 
 
+def test_a_first_display_waits_for_ranks_that_import_more_slowly():
+    view = TextView(2, batch=False)
+    printed(view, "", "loading\n")
+    view.display(1, "figure", 0.0)
+    assert text_of(view.take(0.2)) == "[1] loading\n"
+    view.display(0, "figure", 1.5)
+    assert view.take(1.5) == [Shown((), "figure")]
+
+
+def test_a_first_display_waits_for_nobody_who_has_finished_and_not_for_ever():
+    view = TextView(2, batch=False)
+    view.display(0, "figure", 0.0)
+    view.finished(1)
+    assert view.take(0.0) == [Shown((), "figure")]
+    view = TextView(2, batch=False)
+    view.display(1, "figure", 0.0)
+    assert view.take(2.0) == []
+    assert view.next_due_s() == pytest.approx(2.1)
+    assert view.take(2.2) == [Shown((1,), "figure")]
+
+
+def test_a_later_display_is_shown_as_soon_as_text():
+    view = TextView(2, batch=False)
+    for rank in (0, 1):
+        view.display(rank, Display(kind="clear", data={}), 0.0)
+        view.display(rank, "first", 0.0)
+    view.display(1, "second", 1.0)
+    shown = [item.display for item in view.take(1.0) if item.display == "first"]
+    assert shown == ["first"]
+    assert view.take(1.2) == [Shown((1,), "second")]
+
+
 def test_an_unfinished_line_comes_before_the_display_that_follows_it():
     for view in (live(2), batch(2)):
         for rank in (0, 1):

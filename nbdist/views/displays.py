@@ -17,6 +17,7 @@ from nbdist.messages import Display
 from nbdist.views.items import Shown
 
 _FIRST = 0
+_FIRST_PATIENCE_S = 2.0
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DATE = re.compile(r"<dc:date>[^<]*</dc:date>")
 _ID = re.compile(r"""\bid=["']([\w.-]+)["']""")
@@ -41,6 +42,7 @@ class Displays:
         self._notebooks: set[str] = set()  # ids of displays that earlier cells have made: rank 0 updates them
         self._contents: dict[str, set[str]] = {}  # what has been shown there
         self._ahead: dict[str, dict[int, Display]] = {}  # by id in the output: updates its owner has not made
+        self._have_shown: set[int] = set()
         self._clears: Counter[int] = Counter()
         self._cleared = 0
 
@@ -55,6 +57,14 @@ class Displays:
             self._named[key] = f"display-{self._counts[rank, content]}-{content}"
             return self._named[key]
         return f"update of {self._named.get(key, display.display_id)}: {content}"
+
+    def patience_s(self, rank: int, display: object) -> float:
+        """How much later than it is usual with text others may show the same: a rank's first display is late
+        by what it had to import for it, each rank at a speed of its own."""
+        if rank in self._have_shown or (isinstance(display, Display) and display.kind == "clear"):
+            return 0.0
+        self._have_shown.add(rank)
+        return _FIRST_PATIENCE_S
 
     def merged(self, ranks: Sequence[int], displays: Sequence[object]) -> Iterator[Shown]:
         """What the cell shows of a display that `ranks` have made, each its own of `displays`."""

@@ -27,12 +27,14 @@ class Run(NamedTuple):
         shown: of a run of one line, what is shown in the line's place: a bar's own text, a display,
             a gap's number of lines.
         is_open: of a run of one line: the rank has given it no end.
+        patience_s: how much later than usual other ranks may come with the same.
     """
 
     kind: int
     lines: list[str]
     shown: Any = None
     is_open: bool = False
+    patience_s: float = 0.0
 
 
 class LineAssembler:

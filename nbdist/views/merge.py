@@ -182,7 +182,7 @@ class Merger:
         if not self._wide and self._belongs_later(queue, latest_s):
             self._left_out = True
             return _Verdict.PASS
-        known_s = queue.stamp_s + self._window_s
+        known_s = queue.stamp_s + self._window_s + queue.patience_s
         if now_s < known_s and not self._stays_uncommon(queue, head):
             return self._wait(known_s)
         return _Verdict.GIVE

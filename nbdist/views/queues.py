@@ -56,6 +56,11 @@ class RankQueue:
         """Whether the head is a line without an end."""
         return self._blocks[0].run.is_open
 
+    @property
+    def patience_s(self) -> float:
+        """How much later than usual other ranks may come with the head."""
+        return self._blocks[0].run.patience_s
+
     def push(self, run: Run, stamp_s: float) -> None:
         """Add lines behind the others."""
         self._blocks.append(_Block(run, stamp_s))

@@ -142,7 +142,9 @@ class TextView:
                 self._release(place)
         else:
             self._complete(place)
-        self._merger.push(place, Run(DISPLAY, [self._displays.name(place, display)], display), self._now_s)
+        patience_s = 0.0 if self._batch else self._displays.patience_s(place, display)
+        run = Run(DISPLAY, [self._displays.name(place, display)], display, patience_s=patience_s)
+        self._merger.push(place, run, self._now_s)
         self._write_merged()
 
     def bars(self, bars: Sequence[Bar], now_s: float) -> None:
