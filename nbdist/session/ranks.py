@@ -28,6 +28,7 @@ from nbdist.session.looking import Looking
 from nbdist.session.lookout import Lookout
 from nbdist.session.monitor import Arrived, Asked, Broken, Hung, Interrupted, Monitor, Note, Show
 from nbdist.session.port import ReservedPort
+from nbdist.session.reminder import Reminder
 from nbdist.session.scratch import make_board, make_scratch
 from nbdist.session.standing import hang_note
 from nbdist.session.stopping import Stopping
@@ -46,7 +47,6 @@ from nbdist.views.text import TextView
 from nbdist.worker.interrupts import Board
 
 _LEAVE_S = 2.0
-
 
 running: list[Ranks] = []
 """All of this process that are up, the oldest first."""
@@ -89,6 +89,7 @@ class Ranks:
         self.interrupts = Interrupts(lambda: self._inbox.put(Interrupted()))
         self._runs_on = tuple(range(len(assignments)))
         self.tail = Tail()
+        self.reminder = Reminder()  # of what is to be done while they are followed
         self.start_method = ""
         self.runs: Counter[int] = Counter()
         self._board: Board | None = None
@@ -234,11 +235,14 @@ class Ranks:
             raise note.error
 
     def _next_note(self) -> Note | None:
-        """The next note; None when a step towards the run's end was due first."""
+        """The next note; None when something else was due first, such as a step towards the run's end."""
+        self.reminder.answer()
+        patience = self._stopping.patience_s(), self.reminder.patience_s()
         try:
-            return self._inbox.get(timeout=self._stopping.patience_s())
+            return self._inbox.get(timeout=min((one for one in patience if one is not None), default=None))
         except Empty:
-            self._stopping.step()
+            if self._stopping.patience_s() == 0.0:
+                self._stopping.step()
             return None
 
     def _keep(self, note: Arrived) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,8 +13,8 @@ from nbdist.options import Options
 from nbdist.session.fitting import devices_of
 from nbdist.session.ranks import Ranks
 from nbdist.views.dashboard.composing import Ending, Facts, models_text
-from nbdist.views.dashboard.faces import can_show, face_of
-from nbdist.views.dashboard.live import Dashboard, Source
+from nbdist.views.dashboard.faces import Place, can_show
+from nbdist.views.dashboard.live import APPEARS_S, Dashboard, Source
 from nbdist.views.dashboard.picture import RunWord
 from nbdist.views.tail import Tail
 from nbdist.worker.work import CallWork, CellWork, Work
@@ -26,11 +27,14 @@ def shown(ranks: Ranks, work: Work, options: Options, shell: Any) -> Iterator[No
     if not (options.dashboard and can_show(shell) and isinstance(work, (CellWork, CallWork))):
         yield
         return
-    dashboard = Dashboard(source_of(ranks, work, ranks.tail), face_of(shell))
-    dashboard.begin()
+    place = Place(shell)
+    dashboard = Dashboard(source_of(ranks, work, ranks.tail), place)
+    if place.is_watched:
+        ranks.reminder.set(APPEARS_S, dashboard.open)
     try:
         yield
     finally:
+        ranks.reminder.drop()
         dashboard.end(Ending(state=_word_of(ranks), at_s=time.time(), failures=ranks.state.failures))
 
 
@@ -80,5 +84,13 @@ def _pids(ranks: Ranks) -> Sequence[int]:
 def _model_of(device: str) -> str:
     """A device in words."""
     kind, _, number = device.partition(":")
-    gpus = this_machine().gpus
-    return gpus[int(number)].name if kind == "cuda" and number and int(number) < len(gpus) else "CPU"
+    if kind != "cuda" or not number:
+        return "CPU"
+    names = _gpu_names()
+    return names[int(number)] if int(number) < len(names) else "GPU"
+
+
+@functools.cache
+def _gpu_names() -> Sequence[str]:
+    """Asked for once: the driver takes its time, and a cell in ranks that are up takes none."""
+    return [gpu.name for gpu in this_machine().gpus]

@@ -12,7 +12,6 @@ import html
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from nbdist.errors import RankFailedError
@@ -20,7 +19,7 @@ from nbdist.forksafety import fork_gate
 from nbdist.messages import Asking, Reply
 from nbdist.views.colours import text_html
 from nbdist.views.dashboard.composing import Ending
-from nbdist.views.dashboard.faces import Face, can_show, face_of
+from nbdist.views.dashboard.faces import Place, can_show
 from nbdist.views.dashboard.live import Dashboard, Source
 from nbdist.views.dashboard.picture import RunWord
 from nbdist.views.html import tail_html
@@ -84,7 +83,7 @@ def panel_for(shell: Any, *, waits: bool, dashboard: bool) -> Panel:
     if waits:
         return CellPanel(shell, dashboard=dashboard)
     if dashboard and can_show(shell):
-        return DashboardPanel(partial(face_of, shell))
+        return DashboardPanel(shell)
     return DisplayPanel(shell) if hasattr(shell, "kernel") else TerminalPanel(None)
 
 
@@ -185,12 +184,12 @@ class DashboardPanel:
     """A notebook's, where more than text can be shown.
 
     Args:
-        open_face: makes what shows it, under the cell that runs, from what is called with a button's name.
+        shell: the notebook's IPython.
     """
 
-    def __init__(self, open_face: Callable[[Callable[[str], None]], Face]):
+    def __init__(self, shell: Any):
         self.tail = Tail()
-        self._face = open_face(self._press)
+        self._place = Place(shell, self._press)
         self._buttons: Buttons = {}
         self._word: RunWord = "finished"
 
@@ -198,8 +197,8 @@ class DashboardPanel:
         """See `Panel`."""
         self._buttons = buttons
         self._source = source
-        self._dashboard = Dashboard(source, self._face, after_s=0)
-        self._dashboard.begin()
+        self._dashboard = Dashboard(source, self._place)
+        self._dashboard.open()
 
     def show(self, items: Sequence[Item]) -> None:
         """See `Output`."""
@@ -225,7 +224,7 @@ class DashboardPanel:
 
     def show_here(self) -> bool:
         """See `Panel`."""
-        self._face.show_here()
+        self._place.show_here()
         return True
 
     def close(self) -> None:
@@ -243,15 +242,13 @@ class CellPanel(Screen):
     def __init__(self, shell: Any, *, dashboard: bool = False):
         super().__init__(shell)
         self.tail = Tail()
-        self._face = face_of(shell) if dashboard and can_show(shell) else None
+        self._place = Place(shell) if dashboard and can_show(shell) else None
         self._word: RunWord = "finished"
 
     def open(self, title: str, source: Source, buttons: Buttons) -> None:
         """See `Panel`."""
         self._source = source
-        self._dashboard = Dashboard(source, self._face) if self._face is not None else None
-        if self._dashboard is not None:
-            self._dashboard.begin()
+        self._dashboard = Dashboard(source, self._place) if self._place is not None else None
 
     def show(self, items: Sequence[Item]) -> None:
         """See `Output`."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from nbdist.forksafety import fork_gate
 from nbdist.views.dashboard.picture import Picture
 from nbdist.views.dashboard.static import picture_html
 from nbdist.views.dashboard.words import picture_text
@@ -30,10 +31,10 @@ class Face(Protocol):
     """What shows pictures of a run.
 
     Attributes:
-        every_s: how often it bears a new one; None for the last one alone.
+        every_s: how often it bears a new one.
     """
 
-    every_s: float | None
+    every_s: float
 
     def open(self, picture: Picture, text: str) -> None:
         """Show the first one.
@@ -52,14 +53,11 @@ class Face(Protocol):
             still: it as static HTML and text; None where a widget is to stay.
         """
 
-    def show_here(self) -> None:
-        """Show it in the cell that runs, too, if it does not stand there."""
-
 
 class HtmlFace:
     """Static HTML in a display, where widgets cannot show."""
 
-    every_s: float | None = 0.5
+    every_s = 0.5
 
     def __init__(self, slot: Slot):
         self._slot = slot
@@ -78,40 +76,9 @@ class HtmlFace:
         """See `Face`."""
         self._slot.show(still or self._data(picture), update=True)
 
-    def show_here(self) -> None:
-        """See `Face`."""
-        self._slot.show_here()
-
     def _data(self, picture: Picture) -> dict[str, str]:
         html = picture_html(picture, live=True, now_ms=1000 * time.time())
         return {"text/html": html, "text/plain": picture_text(picture)}
-
-
-class BatchFace:
-    """A batch run's: nobody looks on, and the last picture stays. Its text comes first and by itself: it is
-    the same on every run, which the times and sizes of the HTML are not."""
-
-    every_s: float | None = None
-
-    def __init__(self, slot: Slot):
-        self._slot = slot
-
-    def open(self, picture: Picture, text: str) -> None:
-        """See `Face`."""
-        self._slot.show({"text/plain": picture_text(picture)}, update=False)
-
-    def update(self, picture: Picture) -> int:
-        """See `Face`."""
-        return 0
-
-    def close(self, picture: Picture, still: Mapping[str, str] | None) -> None:
-        """See `Face`."""
-        if still is not None:
-            self._slot.show(still, update=True)
-
-    def show_here(self) -> None:
-        """See `Face`."""
-        self._slot.show_here()
 
 
 def can_show(shell: Any) -> bool:
@@ -132,20 +99,44 @@ def has_dashboard(shell: Any, wanted: bool) -> bool:
     return wanted and can_show(shell) and is_watched(shell)
 
 
-def face_of(shell: Any, on_button: Callable[[str], None] | None = None) -> Face:
-    """What shows a dashboard in this front end, which can, under the cell that runs.
+class Place:
+    """Where the dashboard of one run is shown: under the cell that runs now.
+
+    What shows it is made late: most runs end before there is anything to see, and need not wait for imports.
 
     Args:
+        shell: the notebook's IPython; its front end can show a dashboard.
         on_button: see `WidgetFace`.
-    """
-    if not is_watched(shell):
-        return BatchFace(Slot(shell))
-    choice = os.environ.get(CHOICE, "")
-    if choice != "html" and (choice == "widget" or _shows_widgets()):
-        from nbdist.views.dashboard.widget import WidgetFace
 
-        return WidgetFace(Slot(shell), on_button)
-    return HtmlFace(Slot(shell))
+    Attributes:
+        is_watched: whether somebody looks on while the run lasts.
+    """
+
+    def __init__(self, shell: Any, on_button: Callable[[str], None] | None = None):
+        self._slot = Slot(shell)
+        self._on_button = on_button
+        self.is_watched = is_watched(shell)
+
+    def face(self) -> Face:
+        """What shows the run while it goes on."""
+        choice = os.environ.get(CHOICE, "")
+        if choice != "html" and (choice == "widget" or _shows_widgets()):
+            with fork_gate:
+                from nbdist.views.dashboard.widget import WidgetFace
+            return WidgetFace(self._slot, self._on_button)
+        return HtmlFace(self._slot)
+
+    def show_still(self, still: Mapping[str, str]) -> None:
+        """Show a run that has ended unseen."""
+        if not self.is_watched:
+            # Its text comes first and by itself: tests of notebooks compare that, and it is the same on every
+            # run, which the times and sizes of the HTML are not.
+            self._slot.show({"text/plain": still["text/plain"]}, update=False)
+        self._slot.show(still, update=not self.is_watched)
+
+    def show_here(self) -> None:
+        """Show it in the cell that runs, too, if it does not stand there."""
+        self._slot.show_here()
 
 
 def _shows_widgets() -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nbdist.metrics import Metrics
 from nbdist.state import RunState
 from nbdist.views.dashboard.composing import Composer, Ending, Facts
-from nbdist.views.dashboard.faces import KEEP_WIDGET, Face
+from nbdist.views.dashboard.faces import KEEP_WIDGET, Face, Place
 from nbdist.views.dashboard.picture import Picture
 from nbdist.views.dashboard.static import picture_html
 from nbdist.views.dashboard.words import picture_text
@@ -47,25 +47,25 @@ class Dashboard:
     """One run's.
 
     Args:
-        after_s: how long the run must last before it is shown.
+        place: where it is shown.
     """
 
-    def __init__(self, source: Source, face: Face, *, after_s: float = APPEARS_S):
+    def __init__(self, source: Source, place: Place):
         self._source = source
-        self._face = face
-        self._after_s = after_s
+        self._place = place
+        self._face: Face | None = None
         self._composer = Composer(source.facts, source.metrics)
         self._told = ""
-        self._is_open = False
         self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._show_all, name="nbdist-dashboard", daemon=True)
 
-    def begin(self) -> None:
-        """The run has begun."""
-        if self._face.every_s is None:
-            return
-        if self._after_s == 0:
-            self._open(self._picture())
+    def open(self) -> None:
+        """Show the run from now on."""
+        picture = self._picture()
+        self._face = self._place.face()
+        self._face.open(picture, picture_text(picture))
+        self._thread = threading.Thread(
+            target=self._show_all, args=(self._face,), name="nbdist-dashboard", daemon=True
+        )
         self._thread.start()
 
     def tell(self, told: str) -> None:
@@ -73,32 +73,25 @@ class Dashboard:
         self._told = told
 
     def end(self, ending: Ending) -> None:
-        """The run has ended; returns when the last picture is shown."""
-        self._has_ended.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-        if not self._is_open and self._after_s > 0 and self._source.metrics.points == 0:
+        """The run has ended; returns when the last picture is shown. One that was not open and has logged
+        nothing stays unseen."""
+        if self._face is None and self._source.metrics.points == 0:
             return
+        self._has_ended.set()
+        if self._face is not None:
+            self._thread.join()
         picture = self._picture(ending)
-        if not self._is_open:
-            self._open(picture)
-        keeps_widget = os.environ.get(KEEP_WIDGET) == "1"
         still = {"text/html": picture_html(picture, live=False), "text/plain": picture_text(picture)}
-        self._face.close(picture, None if keeps_widget else still)
+        if self._face is None:
+            self._place.show_still(still)
+        else:
+            self._face.close(picture, None if os.environ.get(KEEP_WIDGET) == "1" else still)
 
-    def _show_all(self) -> None:
-        if not self._is_open:
-            if self._has_ended.wait(self._after_s):
-                return
-            self._open(self._picture())
-        pause_s = every_s = self._face.every_s or 0.0
+    def _show_all(self, face: Face) -> None:
+        pause_s = face.every_s
         while not self._has_ended.wait(pause_s):
-            size = self._face.update(self._picture())
-            pause_s = max(every_s, size / _BYTES_PER_S)
-
-    def _open(self, picture: Picture) -> None:
-        self._face.open(picture, picture_text(picture))
-        self._is_open = True
+            size = face.update(self._picture())
+            pause_s = max(face.every_s, size / _BYTES_PER_S)
 
     def _picture(self, ending: Ending | None = None) -> Picture:
         source = self._source

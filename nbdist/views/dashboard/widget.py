@@ -42,7 +42,7 @@ class WidgetFace:
         on_button: called when a button is clicked, with its name; None where no click can be heard.
     """
 
-    every_s: float | None = 0.1
+    every_s = 0.1
 
     def __init__(self, slot: Slot, on_button: Callable[[str], None] | None):
         self._slot = slot
@@ -90,10 +90,6 @@ class WidgetFace:
             if still is not None:
                 self._slot.show(still, update=True)
                 self._widget.close()
-
-    def show_here(self) -> None:
-        """Show it in the cell that runs, too."""
-        self._slot.show_here()
 
     def _keyframe(self, picture: Picture) -> dict[str, Any]:
         self._keyframe_s = time.monotonic()
