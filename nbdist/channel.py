@@ -7,6 +7,7 @@ read here only because the other side is our own forked process on an unnamed so
 from __future__ import annotations
 
 import array
+import errno
 import os
 import pickle
 import socket
@@ -58,7 +59,7 @@ class Channel:
             except (BrokenPipeError, ConnectionResetError) as error:
                 raise ChannelEnded("the other side of the channel is gone") from error
             except OSError as error:
-                if self._socket.fileno() < 0:
+                if self._socket.fileno() < 0 or error.errno == errno.EBADF:  # os.closerange(), say
                     raise ChannelClosed("the channel was closed on this side") from error
                 raise
 

@@ -231,7 +231,7 @@ def test_the_next_cell_on_ranks_ends_those_that_are_kept(kernel: NotebookKernel)
     kernel.run(FAILING)
     kernel.run("%%distributed --devices 2\nx = rank").check()
     run = kernel.run("%distributed debug", allow_stdin=True)
-    assert error_of(run).startswith("SessionError: No ranks are kept. Run the cell with %%distributed --hold")
+    assert error_of(run).startswith("SessionError: No ranks are kept whose last cell failed")
 
 
 def test_unloading_ends_ranks_that_are_kept_and_gives_debug_back(kernel: NotebookKernel) -> None:

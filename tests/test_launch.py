@@ -506,7 +506,7 @@ def test_what_cannot_be_sent_to_a_session_is_refused_and_the_session_lives_on(ke
             after = session.run(total, 1)
         """
     ).check()
-    assert "sent to the ranks: the call[1][0] is a lock, which" in kernel.value("refused")
+    assert "sent to the ranks: args[0] is a lock, which" in kernel.value("refused")
     assert kernel.value("after") == [(0, 3.0), (1, 3.0)]
 
 

@@ -157,10 +157,13 @@ def _signals() -> bytes:
 
 def _watch(aim: Callable[[], Callable[[], None]]) -> None:
     while True:
-        select.select([_wake_up], [], [])
-        with _aiming:
-            run, answered = _run, _answered
-            wanted = signal.SIGINT in _signals() and _listening and _counts()
+        try:
+            select.select([_wake_up], [], [])
+            with _aiming:
+                run, answered = _run, _answered
+                wanted = signal.SIGINT in _signals() and _listening and _counts()
+        except OSError:  # the work has closed it: this process is about to be ended
+            return
         if not wanted:
             continue
         free = aim()
