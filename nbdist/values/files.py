@@ -168,6 +168,7 @@ def forget_pending(files: Iterable[Any]) -> None:
 def _flush_to_nowhere(file: Any) -> None:
     if type(file) not in LAYERS or file.closed or not file.writable():
         return
+    _renew_lock(getattr(file, "buffer", file))
     own = os.dup(file.fileno())
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -177,6 +178,12 @@ def _flush_to_nowhere(file: Any) -> None:
         os.dup2(own, file.fileno(), inheritable=False)
         os.close(own)
         os.close(nowhere)
+
+
+def _renew_lock(buffer: Any) -> None:
+    """A thread that wrote at the moment of the fork held the buffer's lock: here nobody would release it."""
+    if type(buffer) is io.BufferedWriter:
+        buffer.__init__(buffer.raw)  # type: ignore[misc]  # it makes its lock and its buffer anew
 
 
 def name_of(file: Any) -> str:
