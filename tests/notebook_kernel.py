@@ -483,6 +483,15 @@ class NotebookKernel:
         self._wire.send(channel, message)
         return str(message["header"]["msg_id"])
 
+    def tell_widget(self, comm_id: str, content: Mapping[str, Any]) -> CellRun:
+        """Send what a page's part of a widget says; collects what comes of it, like a cell."""
+        with self._changed:
+            data = {"method": "custom", "content": dict(content)}
+            msg_id = self.send("shell", "comm_msg", {"comm_id": comm_id, "data": data})
+            told = self._runs[msg_id] = CellRun(self, f"to a widget: {data}", msg_id, time.monotonic())
+            told.reply = {"status": "ok"}  # there is none
+        return told
+
     def wait_for(
         self, condition: Callable[[], bool], timeout_s: float, what: str, run: CellRun | None = None
     ) -> None:

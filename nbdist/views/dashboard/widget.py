@@ -89,7 +89,9 @@ class WidgetFace:
             self._widget.keyframe = self._keyframe(picture)
             if still is not None:
                 self._slot.show(still, update=True)
+                layout = self._widget.layout
                 self._widget.close()
+                layout.close()  # a widget of its own, which would stay
 
     def _keyframe(self, picture: Picture) -> dict[str, Any]:
         self._keyframe_s = time.monotonic()
