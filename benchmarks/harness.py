@@ -103,11 +103,15 @@ def machine() -> str:
 
 
 @contextmanager
-def notebook() -> Iterator[NotebookKernel]:
-    """A kernel with torch imported and nbdist of this checkout loaded, after a first cell on ranks."""
+def notebook(**environment: str) -> Iterator[NotebookKernel]:
+    """A kernel with torch imported and nbdist of this checkout loaded, after a first cell on ranks.
+
+    Args:
+        environment: variables to set for it.
+    """
     # Its logs lie in its own home, gone at the end.
-    environment = {"PYTHONPATH": str(ROOT), "NBDIST_LOG_DIR": None, "XDG_CACHE_HOME": None}
-    with NotebookKernel(environment) as kernel:
+    own = {"PYTHONPATH": str(ROOT), "NBDIST_LOG_DIR": None, "XDG_CACHE_HOME": None}
+    with NotebookKernel({**own, **environment}) as kernel:
         kernel.run("import os, time, torch, torch.distributed as dist\n%load_ext nbdist").check()
         kernel.run("%%distributed --devices 2 --accelerator cpu\npass").check()
         yield kernel

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+import dashboard
 import endings
 import harness
 import leaks
@@ -28,6 +29,7 @@ THEMES = {
     "leaks": leaks.measure,
     "live": live.measure,
     "methods": methods.measure,
+    "dashboard": dashboard.measure,
 }
 
 
