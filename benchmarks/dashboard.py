@@ -1,4 +1,4 @@
-"""What the dashboard costs: beside ranks that print and log all they can, beside a training; of many ranks."""
+"""What the dashboard costs: beside ranks that print and log all they can, beside a training, of 1,024."""
 
 from __future__ import annotations
 
