@@ -237,9 +237,9 @@ def _word_of(state: RunState) -> RunWord:
 def _rank_words(rank: RankState) -> tuple[RankWord, str]:
     """What a rank does, as a word and in words."""
     standing = rank.standing
-    if rank.phase == "gone":
+    if rank.phase == "gone" and rank.failure is not None and rank.failure is rank.death:
         return "dead", "has died"
-    if rank.phase == "finished":
+    if rank.phase in ("finished", "gone"):  # a process also ends when its work has
         word = _ENDS[rank.outcome or "ok"]
         return word, word
     if rank.phase == "failing":
