@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,15 @@ _FOLDER = Path(__file__).parent
 _KEYFRAME_EVERY_S = 5.0
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
+_MOST_ENDED = 4
+
 unanswered = 0
 """How many widgets were shown since a front end has last said that it shows one."""
+
+_ended: deque[WidgetFace] = deque()
+"""Those whose runs have ended last. A page that was loaded while one went on hears of widgets, but of no
+updates of displays that it has not seen come: where the cell kept the kernel busy until now, it asks only now
+what there is."""
 
 
 class DashboardWidget(anywidget.AnyWidget):
@@ -51,6 +59,7 @@ class WidgetFace:
         self._shown: Picture | None = None
         self._number = 0
         self._keyframe_s = 0.0
+        self._pages = 0
 
     def open(self, picture: Picture, text: str) -> None:
         """Show the first picture."""
@@ -89,9 +98,24 @@ class WidgetFace:
             self._widget.keyframe = self._keyframe(picture)
             if still is not None:
                 self._slot.show(still, update=True)
-                layout = self._widget.layout
-                self._widget.close()
-                layout.close()  # a widget of its own, which would stay
+                self._retire()
+
+    def show_here(self) -> None:
+        """Show it in the cell that runs, too."""
+        self._slot.show_here()
+
+    def _retire(self) -> None:
+        """Stay for pages that come late; the oldest of those that stay has waited long enough."""
+        _ended.append(self)
+        while len(_ended) > _MOST_ENDED:
+            oldest = _ended.popleft()
+            if oldest._pages < 2:  # a second page has the widget alone: it would be left with nothing
+                oldest._close()
+
+    def _close(self) -> None:
+        layout = self._widget.layout
+        self._widget.close()
+        layout.close()  # a widget of its own, which would stay
 
     def _keyframe(self, picture: Picture) -> dict[str, Any]:
         self._keyframe_s = time.monotonic()
@@ -102,7 +126,9 @@ class WidgetFace:
         global unanswered
         unanswered = 0
         kind = content.get("kind")
-        if kind == "picture" and self._shown is not None:
+        if kind == "hello":
+            self._pages += 1
+        elif kind == "picture" and self._shown is not None:
             with fork_gate:
                 self._widget.keyframe = self._keyframe(self._shown)
         elif kind in ("interrupt", "stop") and self._on_button is not None:
