@@ -568,7 +568,8 @@ class Failures {
     this.keyedCauses.show(causes.length ? causes : others);
     this.keyedOthers.show(causes.length ? others : []);
     show(this.consequences, causes.length > 0 && others.length > 0);
-    say(this.count, others.length === 1 ? "1 consequence: a rank that failed because of this" : `${others.length} consequences: ranks that failed because of this`);
+    const ranks = new Set(others.flatMap(([, { ranks: of }]) => [...(ranksIn(of) ?? [])]));
+    say(this.count, ranks.size === 1 ? "1 rank failed because of this" : `${ranks.size} ranks failed because of this`);
     say(this.section.title, causes.length > 1 ? `Failures (${causes.length})` : "Failure");
   }
 
@@ -1534,6 +1535,7 @@ class LogView {
     this.section.setOpen(Boolean(heading.log_is_open), false);
     const numbers = Object.keys(log.lines ?? {}).slice(-MOST_LINES);
     this.showNote(log, numbers.length);
+    show(this.section.tools, this.section.isOpen && numbers.length > 0);
     if (!this.section.isOpen || (log === this.shownLog && this.wasOpen)) return void (this.wasOpen = this.section.isOpen);
     this.wasOpen = true;
     this.shownLog = log;
