@@ -32,6 +32,7 @@ from nbdist.session import (
     stop_sessions,
     warm_up,
 )
+from nbdist.views.dashboard.faces import close_pages
 from nbdist.views.screen import is_watched
 
 _NO_DEBUG = """\
@@ -252,6 +253,7 @@ def unload(shell: InteractiveShell) -> None:
     stop_sessions()
     shut_down()
     release()
+    close_pages()
     auto.unload()
     if _lone_help in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(_lone_help)

@@ -81,6 +81,13 @@ class HtmlFace:
         return {"text/html": html, "text/plain": picture_text(picture)}
 
 
+def close_pages() -> None:
+    """Take back what stays of dashboards whose runs have ended."""
+    widget = sys.modules.get("nbdist.views.dashboard.widget")
+    if widget is not None:
+        widget.close_widgets()
+
+
 def can_show(shell: Any) -> bool:
     """Whether this front end can show a dashboard at all.
 

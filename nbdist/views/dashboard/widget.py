@@ -34,6 +34,12 @@ updates of displays that it has not seen come: where the cell kept the kernel bu
 what there is."""
 
 
+def close_widgets() -> None:
+    """Close all that stay for pages that come late."""
+    while _ended:
+        _ended.popleft().close_widget()
+
+
 class DashboardWidget(anywidget.AnyWidget):
     """What lives in the page; `dashboard.js` says what goes between."""
 
@@ -106,13 +112,15 @@ class WidgetFace:
 
     def _retire(self) -> None:
         """Stay for pages that come late; the oldest of those that stay has waited long enough."""
+        self._on_button = None  # what it belongs to need not stay
         _ended.append(self)
         while len(_ended) > _MOST_ENDED:
             oldest = _ended.popleft()
             if oldest._pages < 2:  # a second page has the widget alone: it would be left with nothing
-                oldest._close()
+                oldest.close_widget()
 
-    def _close(self) -> None:
+    def close_widget(self) -> None:
+        """No page needs it any more."""
         layout = self._widget.layout
         self._widget.close()
         layout.close()  # a widget of its own, which would stay
