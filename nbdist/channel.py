@@ -130,7 +130,9 @@ class Channel:
                 end = start + _HEADER.size + length
                 if end > len(view):
                     break
-                self._ready.extend(pickle.loads(view[start + _HEADER.size : end]))
+                # Given back at once: who lists all objects of the process would keep it from going by itself.
+                with view[start + _HEADER.size : end] as frame:
+                    self._ready.extend(pickle.loads(frame))
                 start = end
         del self._buffer[:start]
 

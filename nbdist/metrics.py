@@ -208,12 +208,15 @@ class _Table:
 
     def columns(self) -> tuple[npt.NDArray[np.intc], Floats, Floats, Floats]:
         """Copies of: ranks, steps, times, values."""
-        numbers = np.array(self.numbers).reshape(-1, 3)
-        return np.array(self.ranks), numbers[:, 0], numbers[:, 1], numbers[:, 2]
+        # Not from the arrays' own memory: who lists all objects of the process (a cell that is forked does)
+        # would keep that view for a moment, and an array that is viewed cannot grow.
+        numbers = np.frombuffer(self.numbers.tobytes()).reshape(-1, 3)
+        return np.frombuffer(self.ranks.tobytes(), np.intc), numbers[:, 0], numbers[:, 1], numbers[:, 2]
 
     def thin(self) -> None:
         """Of four numbers of a rank that follow each other keep the smallest and the largest."""
-        ranks, _, _, values = self.columns()
+        ranks, steps, times, values = self.columns()
+        numbers = np.stack([steps, times, values], axis=1)
         order = np.argsort(ranks, kind="stable")
         keep = []
         for own in np.split(order, np.flatnonzero(np.diff(ranks[order])) + 1):
@@ -222,7 +225,7 @@ class _Table:
             keep += [np.take_along_axis(whole, by_size, axis=1).ravel(), own[len(whole) * 4 :]]
         kept = np.sort(np.concatenate(keep))
         self.ranks = array("i", ranks[kept].tobytes())
-        self.numbers = array("d", np.array(self.numbers).reshape(-1, 3)[kept].tobytes())
+        self.numbers = array("d", numbers[kept].tobytes())
 
 
 class _Beat:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from array import array
 from typing import Any
@@ -207,6 +209,36 @@ def test_memory_is_bounded_and_extremes_stay() -> None:
     assert metrics.points == chart["points"] == 5_000
     assert len(metrics.rows()) <= 1_000
     assert max(chart["high"]) == 9.0
+
+
+def test_numbers_come_while_a_chart_is_drawn_and_all_objects_are_listed() -> None:
+    """As a cell does that is forked: it must not keep what the numbers are read through."""
+    metrics = Metrics()
+    packed = array("d", [part for step in range(100) for part in (step, time.time(), 0.5)]).tobytes()
+    metrics.add(0, Logged(by_step={"loss": packed}))
+    has_ended = threading.Event()
+
+    def draw() -> None:
+        while not has_ended.is_set():
+            metrics.chart("loss")
+
+    def list_all() -> None:
+        while not has_ended.is_set():
+            kept = gc.get_objects()
+            has_ended.wait(1e-4)
+            del kept
+
+    threads = [threading.Thread(target=work) for work in (draw, list_all)]
+    for thread in threads:
+        thread.start()
+    try:
+        while metrics.points < 2_000_000:
+            metrics.add(0, Logged(by_step={"loss": packed}))
+    finally:
+        has_ended.set()
+        for thread in threads:
+            thread.join()
+    assert len(metrics.chart("loss")["x"]) == 100
 
 
 def test_rate_is_of_the_last_seconds() -> None:
