@@ -126,6 +126,13 @@ def test_ranks_are_cards_then_tiles_then_a_heat_strip(panel, count, kind):
     assert panel.page.locator(f"{kind}:visible").count() == (1 if kind == ".nbd-heat" else count)
 
 
+def test_64_ranks_are_seen_at_once(panel):
+    panel.open(pictures.many(64))
+    tiles = panel.page.locator(".nbd-tiles")
+    assert tiles.evaluate("tiles => tiles.scrollHeight <= tiles.clientHeight")
+    expect(tiles.locator("[data-straggler=true] .nbd-tile-rank")).to_have_text("7")
+
+
 def test_a_card_says_all_of_its_rank(panel):
     panel.open(pictures.on_gpus())
     text = panel.page.locator(".nbd-card").nth(2).inner_text()
@@ -186,7 +193,9 @@ def test_a_failure_opens_on_its_traceback_and_consequences_are_folded(panel):
     panel.open(pictures.failed())
     expect(panel.page.locator(".nbd-trace:visible")).to_have_count(1)
     expect(panel.page.locator(".nbd-trace:visible")).to_contain_text("---> 14")
-    panel.page.locator(".nbd-consequences > summary").click()
+    others = panel.page.locator(".nbd-consequences > summary")
+    expect(others).to_have_text("3 ranks failed because of this")
+    others.click()
     panel.page.get_by_text("Connection closed by peer").click()
     expect(panel.page.locator(".nbd-trace:visible")).to_have_count(2)
 
@@ -293,6 +302,13 @@ def test_the_log_is_filtered_and_searched(panel):
     assert log_texts(panel) == ["Loss 1", "loss 2.loss"]
     panel.page.get_by_label("search the log").fill("2.l")
     assert log_texts(panel) == ["loss 2.loss"]
+
+
+def test_a_log_without_lines_has_nothing_to_search(panel):
+    panel.open(pictures.waiting())
+    expect(panel.page.get_by_label("search the log")).to_be_hidden()
+    panel.patch(2, {"log": {"lines": {"0": pictures.line("first")}}})
+    expect(panel.page.get_by_label("search the log")).to_be_visible()
 
 
 def test_of_many_ranks_those_are_typed_whose_lines_one_wants(panel):

@@ -975,6 +975,7 @@ class Ranks {
     const template = `repeat(${fit}, minmax(0, 1fr))`;
     if (kind === "cards" && this.cards.style.gridTemplateColumns !== template) this.cards.style.gridTemplateColumns = template;
     this.keyedCards.show(kind === "cards" ? entries.map((entry) => [...entry, scales]) : []);
+    mark(this.tiles, "compact", String(entries.length > 32)); // so that all are seen at once
     this.keyedTiles.show(kind === "tiles" ? entries.map((entry) => [...entry, scales]) : []);
     if (kind === "heat") this.heat.update(entries);
     const chosen = kind === "cards" ? [] : entries.filter(([key]) => key === this.selected);
