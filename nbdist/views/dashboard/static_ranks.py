@@ -43,8 +43,10 @@ def ranks_html(picture: Picture, room: Room, *, live: bool, now_ms: float | None
 
 def _table(ranks: Sequence[tuple[int, RankPicture]], room: Room, now_ms: float | None) -> str:
     has_metrics = any(one["metrics"] or one["rate"] for _, one in ranks)
-    heads = ["rank", "state", "use", *(["last metrics"] if has_metrics else [])]
-    rows = take((_row(rank, one, now_ms, has_metrics=has_metrics) for rank, one in ranks), room.table)
+    has_use = any(use_of(one) for _, one in ranks)
+    heads = ["rank", "state", *(["use"] if has_use else []), *(["last metrics"] if has_metrics else [])]
+    made = (_row(rank, one, now_ms, has_use=has_use, has_metrics=has_metrics) for rank, one in ranks)
+    rows = take(made, room.table)
     more = len(ranks) - len(rows)
     note = f'<div style="{DIM}">{count_text(more, "more rank")}, not shown here</div>' if more else ""
     return _as_table(heads, rows) + note
@@ -57,12 +59,13 @@ def _as_table(heads: Iterable[str], rows: Iterable[str]) -> str:
     return f'<div style="{WIDE}"><table style="{TABLE}">{inner}</table></div>'
 
 
-def _row(rank: int, one: RankPicture, now_ms: float | None, *, has_metrics: bool) -> str:
+def _row(rank: int, one: RankPicture, now_ms: float | None, *, has_use: bool, has_metrics: bool) -> str:
     cells = [
         _cell(f"<b>{rank}</b>", _dim(text(one["device"], 40))),
         _cell(*_state(one, now_ms)),
-        _cell(*(_dim(text(part, 40)) for part in use_of(one)), style=f"{CELL};white-space:nowrap"),
     ]
+    if has_use:
+        cells.append(_cell(*(_dim(text(part, 40).replace(" ", "\u00a0")) for part in use_of(one))))
     if has_metrics:
         parts = [text(part, 80) for part in metrics_of(one, _MOST_METRICS)]
         cells.append(_cell(f'<div style="{BREAKS}">{", ".join(parts)}</div>'))
@@ -83,8 +86,8 @@ def _word(one: RankPicture) -> str:
     return f'<b style="color:{TONES[tone_of(one["state"])]}">{text(state_of(one, 80), 80)}</b>'
 
 
-def _cell(*parts: str, style: str = CELL) -> str:
-    return f'<td style="{style}">{"".join(parts)}</td>'
+def _cell(*parts: str) -> str:
+    return f'<td style="{CELL}">{"".join(parts)}</td>'
 
 
 def _dim(markup: str) -> str:
