@@ -103,6 +103,18 @@ def test_buttons_send_what_they_say(panel):
     expect(panel.page.locator(".nbd-hint")).to_have_text("Use the notebook's stop button")
 
 
+def test_a_click_that_nobody_heard_is_sent_again_as_the_same_click(panel):
+    panel.page.clock.install()
+    panel.open(pictures.running())
+    panel.page.locator(".nbd-end").click()
+    panel.page.clock.run_for(1_600)
+    first, second = panel.page.evaluate("model.sent")[1:]
+    assert first == second
+    panel.patch(2, {"heading": {"button": "stop"}})
+    panel.page.clock.run_for(10_000)
+    assert panel.sent() == ["hello", "interrupt", "interrupt"]
+
+
 def test_seconds_are_counted_by_the_kernels_clock_until_the_end(panel):
     panel.page.clock.install()
     panel.open(pictures.running())

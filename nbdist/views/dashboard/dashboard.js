@@ -408,11 +408,20 @@ class HeadingBar {
   }
 
   click() {
-    this.view.store.send(this.wanted);
     this.clickedMs = Date.now();
+    this.send({ kind: this.wanted, click: newId() }, 4);
     this.button.disabled = true; // a double click is one click: a second interrupt would discard changes
     this.reenable = setTimeout(() => this.showButton(this.wanted), 1500);
     this.showButton(this.wanted);
+  }
+
+  // JupyterLab may send to a subshell that the kernel does not know, and the message is lost: it is sent again, as
+  // the same click, until the picture says that it was heard.
+  send(message, times) {
+    this.view.store.model.send(message);
+    clearTimeout(this.again);
+    const isUnheard = () => this.clickedMs !== null && this.wanted === message.kind;
+    if (times) this.again = setTimeout(() => isUnheard() && this.send(message, times - 1), 1500);
   }
 
   showButton(wanted) {
@@ -449,6 +458,7 @@ class HeadingBar {
   }
 
   close() {
+    clearTimeout(this.again);
     clearTimeout(this.reenable);
   }
 }

@@ -66,6 +66,7 @@ class WidgetFace:
         self._number = 0
         self._keyframe_s = 0.0
         self._pages = 0
+        self._clicks: set[str] = set()
 
     def open(self, picture: Picture, text: str) -> None:
         """Show the first picture."""
@@ -130,7 +131,7 @@ class WidgetFace:
         return {"number": self._number, "now_ms": 1000 * time.time(), "picture": picture}
 
     def _hear(self, _: object, content: Mapping[str, Any], __: object) -> None:
-        """In the main thread, when the kernel is free."""
+        """In the main thread when the kernel is free, or in a subshell's."""
         global unanswered
         unanswered = 0
         kind = content.get("kind")
@@ -140,4 +141,7 @@ class WidgetFace:
             with fork_gate:
                 self._widget.keyframe = self._keyframe(self._shown)
         elif kind in ("interrupt", "stop") and self._on_button is not None:
-            self._on_button(kind)
+            click = content.get("click", "")
+            if click not in self._clicks:  # a page sends each again until it sees that it was heard
+                self._clicks |= {click} - {""}
+                self._on_button(kind)
