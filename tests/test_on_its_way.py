@@ -89,6 +89,8 @@ def test_an_interrupt_while_names_are_pushed_ends_the_cell(live: NotebookKernel)
 
 def test_a_second_interrupt_drops_what_comes_back(kernel: NotebookKernel) -> None:
     kernel.run(f"{SLOW}\nold = [0]").check()
+    for begun in ("back", "again"):
+        (kernel.working_folder / begun).unlink(missing_ok=True)
     run = kernel.start_run("%%distributed --devices 2\nold[0] = 1\nslow = Slow('back'), Slow('again')")
     for begun in ("back", "again"):
         poll_until((kernel.working_folder / begun).exists, 20, lambda: run.describe())
