@@ -124,6 +124,7 @@ def values_of(panel: Locator) -> list[str]:
 
 
 def wait_for_new_values(panel: Locator) -> None:
+    panel.locator(".nbd-card .nbd-metric-value").first.wait_for()
     old = values_of(panel)
     expect(panel.locator(".nbd-card .nbd-metric-value").first).not_to_have_text(old[0])
 

@@ -40,13 +40,17 @@ def native_stack(pid: int, patience_s: float = _PATIENCE_S) -> list[str]:
         return []
     command = [tool, "dump", "--native", "--full-filenames", "--pid", str(pid)]
     environment = {**os.environ, "NO_COLOR": "1", "CLICOLOR_FORCE": "0"}  # a kernel's asks for colours
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
     try:
-        dumped = subprocess.run(command, capture_output=True, text=True, timeout=patience_s, env=environment)
+        dumped, _ = process.communicate(timeout=patience_s)
     except subprocess.TimeoutExpired:
         return []
-    lines = itertools.dropwhile(
-        lambda line: not line.startswith(f"Thread {pid} "), dumped.stdout.splitlines()
-    )
+    finally:  # subprocess.run() does not wait for it when an interrupt strikes
+        process.kill()
+        process.communicate()
+    lines = itertools.dropwhile(lambda line: not line.startswith(f"Thread {pid} "), dumped.splitlines())
     frames = list(itertools.takewhile(str.strip, itertools.islice(lines, 1, None)))
     if not _any_in(_AT_WORK, "\n".join(frames)):
         return []
