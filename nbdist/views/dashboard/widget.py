@@ -107,6 +107,10 @@ class WidgetFace:
                 self._slot.show(still, update=True)
                 self._retire()
 
+    def show_here(self) -> None:
+        """Show it in the cell that runs, too."""
+        self._slot.show_here()
+
     def _retire(self) -> None:
         """Stay for pages that come late; the oldest of those that stay has waited long enough."""
         self._on_button = None  # what it belongs to need not stay
