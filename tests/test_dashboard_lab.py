@@ -44,6 +44,8 @@ for step in range(30):
 
 FAILING = """\
 %%distributed -d 3 --background broken
+import time
+time.sleep(2)  # the page has its panel by then
 def helper(x):
     return x / 0
 if rank == 1:
