@@ -44,8 +44,6 @@ for step in range(30):
 
 FAILING = """\
 %%distributed -d 3 --background broken
-import time
-time.sleep(2)  # the page has its panel by then
 def helper(x):
     return x / 0
 if rank == 1:
@@ -119,6 +117,11 @@ def notebook(browser: LabBrowser, kernel_id: str, request: pytest.FixtureRequest
     for one in opened:
         assert not one.dialogs
         one.close()
+
+
+def expect_end(panel: Locator) -> None:
+    """The run in the background has ended and given its ranks back: nothing is left to be clicked."""
+    expect(panel.locator(".nbd-end")).to_be_hidden()
 
 
 def values_of(panel: Locator) -> list[str]:
@@ -196,6 +199,7 @@ def test_a_rank_that_fails_is_seen_with_its_traceback(notebook: Open) -> None:
     expect(trace).to_have_count(1)
     expect(trace).to_contain_text("return x / 0")
     expect(lab.output(1).locator(".nbd-card[data-state=failed] .nbd-rank-name")).to_have_text("Rank 1")
+    expect_end(lab.panel)  # a run that is seen to fail has ranks until its others have been stopped
     lab.do("os.environ.pop('NBDIST_KEEP_WIDGET')")
     lab.run_all(1)
     expect(lab.panel).to_have_count(0)
@@ -235,7 +239,7 @@ def test_a_reloaded_page_goes_on_with_a_run_in_the_background(notebook: Open) ->
     wait_for_lines(lab.panel)
     lab.panel.get_by_role("button", name="Interrupt").click()
     expect(lab.panel.locator(".nbd-header .nbd-state")).to_contain_text("interrupted")
-    expect(lab.panel.locator(".nbd-end")).to_be_hidden()
+    expect_end(lab.panel)
 
 
 def test_a_page_that_was_reloaded_while_a_cell_ran_shows_how_it_ended(notebook: Open, tmp_path: Path) -> None:
@@ -303,6 +307,7 @@ def test_texts_with_markup_stay_texts(notebook: Open) -> None:
     expect(panel.locator(".nbd-trace").filter(has_text="<iframe").first).to_be_visible()
     theirs = ["script", "iframe", "h1", "style", "a", "svg", "[onerror], [onload]"]
     expect_nothing_of_theirs(panel, [*theirs, "b", "img"])
+    expect_end(panel)
     lab.do("os.environ.pop('NBDIST_KEEP_WIDGET')")
     lab.run_all(1)
     expect(lab.panel).to_have_count(0)
