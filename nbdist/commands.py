@@ -26,10 +26,10 @@ from nbdist.session import (
 )
 from nbdist.shell import current_shell, namespace_of
 from nbdist.views.overview import SessionStatus
+from nbdist.worker.work import SHELLS_OWN
 
 _NO_RANKS = "No ranks are up."
 _NAME, _ALL, _RANK = "--name", "--all", "--rank"
-_SHELLS = {"In", "Out", "exit", "quit", "get_ipython"}
 _LOG_LINES = 50  # of each rank, where all are shown
 _LOG_LINES_OF_ONE = 200
 
@@ -327,7 +327,7 @@ def _offered(command: str) -> Iterable[str]:
     if command == "pull":
         return [info.name for info in session.names_bound if info.type_name != "module"]
     here = namespace_of(current_shell())
-    return [name for name in here if not name.startswith("_") and name not in _SHELLS]
+    return [name for name in here if not name.startswith("_") and name not in SHELLS_OWN]
 
 
 def _may_follow(command: Command, word: str, words: Sequence[str]) -> bool:

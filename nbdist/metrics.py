@@ -33,7 +33,15 @@ _REST = 20  # times as long as a chart took it is good enough for a live view
 
 
 class Chart(TypedDict):
-    """A metric over steps, as `nbdist.views.dashboard.picture.ChartPicture` describes it."""
+    """A metric over steps, decimated: one entry per place on the x axis, None where there is no number.
+
+    Attributes:
+        x: steps, ascending; at most some hundred.
+        mean, low, high: over ranks, and over all the steps that one entry stands for.
+        lines: each rank's own mean, by rank; empty where there are too many ranks.
+        points: how many numbers were given.
+        x_label: ``step``, or ``call`` where no step was given.
+    """
 
     x: list[float]
     mean: list[float | None]

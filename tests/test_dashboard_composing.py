@@ -152,7 +152,7 @@ def test_a_failed_run_says_who_failed_and_where():
     )
     state = fold(running(), 1, Finished(outcome="failed", failure=failure))
     state = fold(state, 0, Finished(outcome="interrupted"))
-    picture = picture_of(state, ending=Ending(state="failed", at_s=time.time(), failures=state.failures))
+    picture = picture_of(state, ending=Ending(state="failed", at_s=time.time()))
     assert picture["heading"]["told"] == "failed on rank 1"
     assert [rank["state"] for rank in picture["ranks"].values()] == ["interrupted", "failed"]
     assert (picture["ranks"]["1"]["line"], picture["ranks"]["1"]["text"]) == (4, "time.sleep(9)")

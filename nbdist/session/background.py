@@ -30,6 +30,7 @@ from nbdist.shell import namespace_of
 from nbdist.state import RunState
 from nbdist.values.since import Since
 from nbdist.views.dashboard.live import Source
+from nbdist.views.dashboard.picture import RunWord
 from nbdist.views.overview import SessionStatus
 from nbdist.views.panel import Panel, panel_for
 from nbdist.views.screen import is_watched
@@ -102,7 +103,7 @@ class Run:
         self._waits = False
         self._state: RunState | None = None
         self._arrived: dict[int, dict[str, Any]] | None = None
-        self._status = ""
+        self._status: RunWord | None = None
         self._error: BaseException | None = None
         self._result: Any = None
         self._between = BetweenCells(shell, self._bind_unasked)
@@ -111,7 +112,7 @@ class Run:
     # What the user has of it
 
     @property
-    def status(self) -> str:
+    def status(self) -> RunWord:
         """``running``, ``finished``, ``failed``, ``interrupted`` (by `interrupt`) or ``stopped``.
 
         One word, without parentheses; the table that `Session.status` gives is `overview` here.
@@ -340,7 +341,7 @@ class Run:
         )
         self._panel.tell("ended; what it changed is not bound")
 
-    def _close(self, one: OneShot, status: str) -> None:
+    def _close(self, one: OneShot, status: RunWord) -> None:
         """Give all back."""
         self._status = status
         self._one = self._since = self._arrived = None
@@ -348,8 +349,7 @@ class Run:
         if self._thread.is_alive():
             self._thread.join()
         self._between.close()
-        self._panel.tell(status)
-        self._panel.close()
+        self._panel.close(status)
         del _runs[self._label]
         if not _runs:
             atexit.unregister(stop_runs)

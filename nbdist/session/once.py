@@ -17,7 +17,6 @@ from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
 from nbdist.values.twins import Twins
 from nbdist.values.walk import reached
-from nbdist.views.dashboard.faces import has_dashboard
 from nbdist.views.screen import Output, Screen
 from nbdist.worker.work import SHELLS_OWN, Wanted, Work
 
@@ -45,7 +44,7 @@ class OneShot:
         self._birth = Birth(found=found, twins=twins_of(found), work=work, wanted=wanted)
         self._options = options
         self._shell = shell
-        assignments = assignments_for(options, gauges=has_dashboard(shell, options.dashboard))
+        assignments = assignments_for(options, shell)
         self._method = choose_method(options.start_method, self._birth, Screen(shell))
         self.ranks: Ranks = open_ranks(assignments, options, shell, output)
 

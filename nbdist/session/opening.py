@@ -18,12 +18,8 @@ from nbdist.views.screen import Output, Screen, is_watched
 from nbdist.views.text import TextView
 
 
-def assignments_for(options: Options, *, gauges: bool = False) -> list[Assignment]:
-    """Who is on which device.
-
-    Args:
-        gauges: whether the ranks measure what they use of the machine.
-    """
+def assignments_for(options: Options, shell: Any) -> list[Assignment]:
+    """Who is on which device. Ranks measure what they use of it where a dashboard may show that."""
     machine = this_machine()
     chosen = resolve(options.devices, options.accelerator, machine)
     devices, visible = as_local(chosen)
@@ -42,7 +38,7 @@ def assignments_for(options: Options, *, gauges: bool = False) -> list[Assignmen
             background=options.background is not None,
             visible_devices=visible,
             chosen_device=chosen[rank],
-            gauges=gauges,
+            gauges=has_dashboard(shell, options.dashboard),
             gpu_uuid=uuid_of(chosen[rank], machine),
         )
         for rank, device in enumerate(devices)

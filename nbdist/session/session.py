@@ -34,7 +34,6 @@ from nbdist.state import RunState
 from nbdist.values.landing import Landed
 from nbdist.values.twins import Twins
 from nbdist.values.walk import reached
-from nbdist.views.dashboard.faces import has_dashboard
 from nbdist.views.overview import SessionStatus
 from nbdist.views.screen import Screen
 from nbdist.worker.work import SHELLS_OWN, CallWork, CellWork, NoWork, Wanted, Work, bind_names, values_of
@@ -169,8 +168,7 @@ class Session:
             )
         make_room(self._options.name)
         namespace = namespace_of(self._shell)
-        gauges = has_dashboard(self._shell, self._options.dashboard)
-        assignments = assignments_for(self._options, gauges=gauges)
+        assignments = assignments_for(self._options, self._shell)
         birth = _birth(namespace, ())
         method = choose_method(self._options.start_method, birth, Screen(self._shell))
         if method == "fork":  # these ranks begin with all that the notebook has

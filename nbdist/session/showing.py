@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from nbdist.devices import this_machine
 from nbdist.options import Options
 from nbdist.session.fitting import devices_of
 from nbdist.session.ranks import Ranks
-from nbdist.views.dashboard.composing import Ending, Facts, models_text
+from nbdist.views.dashboard.composing import Facts, models_text
 from nbdist.views.dashboard.faces import Place, can_show
 from nbdist.views.dashboard.live import APPEARS_S, Dashboard, Source
 from nbdist.views.dashboard.picture import RunWord
@@ -35,7 +34,7 @@ def shown(ranks: Ranks, work: Work, options: Options, shell: Any) -> Iterator[No
         yield
     finally:
         ranks.reminder.drop()
-        dashboard.end(Ending(state=_word_of(ranks), at_s=time.time(), failures=ranks.state.failures))
+        dashboard.end(_word_of(ranks))
 
 
 def source_of(ranks: Ranks, work: Work, tail: Tail, *, name: str = "", in_background: bool = False) -> Source:

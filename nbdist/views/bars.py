@@ -56,6 +56,11 @@ def status_text(bars: Sequence[Bar]) -> str:
     return label + "  ".join(bar_line(bar.progress) for bar in bars)
 
 
+def rate_of(progress: Progress) -> float:
+    """Steps a second since the bar began; 0 where that is not known yet."""
+    return progress.done / progress.elapsed_s if progress.elapsed_s else 0.0
+
+
 def _blocks(share: float) -> str:
     eighths = int(share * _CELLS * 8)
     whole, part = divmod(eighths, 8)
@@ -65,7 +70,7 @@ def _blocks(share: float) -> str:
 def _counts(progress: Progress) -> str:
     """What tqdm writes behind the bar: steps, time gone and to come, speed."""
     done, total, elapsed_s = progress.done, progress.total, progress.elapsed_s
-    rate = done / elapsed_s if elapsed_s else 0.0
+    rate = rate_of(progress)
     if not total:
         return f"{done:g}it [{_clock(elapsed_s)}, {_speed(rate)}]"
     left = _clock((total - done) / rate) if rate else "?"

@@ -18,7 +18,7 @@ def failure_of(state: RunState, logs: str, *, whole: bool) -> RankFailedError:
         whole: whether the exception's text holds the tracebacks, for a Python without IPython.
     """
     failures = (*state.failures, *(_stopped(rank) for rank in state.ranks if _was_stopped(rank)))
-    groups = _fold_same([failure for failure in failures if not failure.consequence] or list(failures))
+    groups = fold_same([failure for failure in failures if not failure.consequence] or list(failures))
     report: list[str] = []
     for group in groups:
         if group[0].traceback:
@@ -66,7 +66,7 @@ def _consequences(failures: Sequence[Failure]) -> list[str]:
     return [f"{told}." if stuck else f"{told}, a consequence."]
 
 
-def _fold_same(failures: Sequence[Failure]) -> list[list[Failure]]:
+def fold_same(failures: Sequence[Failure]) -> list[list[Failure]]:
     """Failures of the same kind at the same line together, in order of the first of each."""
     groups: dict[tuple[object, ...], list[Failure]] = {}
     for failure in failures:

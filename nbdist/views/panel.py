@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import html
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,7 +17,6 @@ from nbdist.errors import RankFailedError
 from nbdist.forksafety import fork_gate
 from nbdist.messages import Asking, Reply
 from nbdist.views.colours import text_html
-from nbdist.views.dashboard.composing import Ending
 from nbdist.views.dashboard.faces import Place, can_show
 from nbdist.views.dashboard.live import Dashboard, Source
 from nbdist.views.dashboard.picture import RunWord
@@ -29,13 +27,6 @@ from nbdist.views.slot import Slot
 from nbdist.views.tail import Tail
 
 Buttons = Mapping[str, Callable[[], None]]
-
-ENDS: Mapping[str, RunWord] = {
-    "finished": "finished",
-    "failed": "failed",
-    "interrupted": "interrupted",
-    "stopped": "stopped",
-}
 
 _EVERY_S = 0.25
 _BYTES_PER_S = 1_000_000  # of a panel with many figures
@@ -66,8 +57,8 @@ class Panel(Output, Protocol):
     def fail(self, error: RankFailedError) -> None:
         """The run has failed."""
 
-    def close(self) -> None:
-        """The last word has been said; returns when it is seen."""
+    def close(self, state: RunWord) -> None:
+        """The run has ended so, and the last word has been said; returns when it is seen."""
 
     def show_here(self) -> bool:
         """Show it in the cell that runs, where it does not stand already; False where it cannot be shown."""
@@ -87,22 +78,36 @@ def panel_for(shell: Any, *, waits: bool, dashboard: bool) -> Panel:
     return DisplayPanel(shell) if hasattr(shell, "kernel") else TerminalPanel(None)
 
 
-class DisplayPanel:
-    """A notebook's: one display, updated."""
+class _OwnPanel:
+    """A panel that is none of the cell's output: it keeps the last of the text, and nobody is asked there."""
+
+    def __init__(self) -> None:
+        self.tail = Tail()
+
+    def show(self, items: Sequence[Item]) -> None:
+        """See `Output`."""
+        self.tail.add(items)
+
+    def note(self, text: str) -> None:
+        """See `Output`."""
+        self.show([Stream("stderr", f"nbdist: {text}\n")])
+
+    def ask(self, question: Asking) -> Reply:
+        """See `Output`: nobody is asked."""
+        return _refusal(question)
+
+
+class DisplayPanel(_OwnPanel):
+    """A notebook's, of text alone: one display, updated."""
 
     def __init__(self, shell: Any):
+        super().__init__()
         self._title = self._where = ""
         self._state = "running"
-        self._tail = Tail()
         self._slot = Slot(shell)
         self._changed = threading.Condition()
         self._is_due = self._is_closed = False
         self._writer = threading.Thread(target=self._write_all, name="nbdist-panel", daemon=True)
-
-    @property
-    def tail(self) -> Tail:
-        """See `Panel`."""
-        return self._tail
 
     def open(self, title: str, source: Source, buttons: Buttons) -> None:
         """See `Panel`."""
@@ -113,15 +118,7 @@ class DisplayPanel:
     def show(self, items: Sequence[Item]) -> None:
         """See `Output`."""
         with self._change():
-            self._tail.add(items)
-
-    def note(self, text: str) -> None:
-        """See `Output`."""
-        self.show([Stream("stderr", f"nbdist: {text}\n")])
-
-    def ask(self, question: Asking) -> Reply:
-        """See `Output`: nobody is asked."""
-        return _refusal(question)
+            super().show(items)
 
     def tell(self, state: str) -> None:
         """See `Panel`."""
@@ -138,10 +135,10 @@ class DisplayPanel:
             self._publish(update=False)
         return True
 
-    def close(self) -> None:
+    def close(self, state: RunWord) -> None:
         """See `Panel`."""
         with self._change():
-            self._is_closed = True
+            self._state, self._is_closed = state, True
         self._writer.join()
 
     @contextlib.contextmanager
@@ -173,14 +170,14 @@ class DisplayPanel:
 
     def _data(self) -> dict[str, str]:
         head = f"<b>{html.escape(self._title)}</b>: {text_html(self._state)}"
-        body = f'<div style="{_SCROLLED}"><div>\n{tail_html(self._tail, self._where)}\n</div></div>'
+        body = f'<div style="{_SCROLLED}"><div>\n{tail_html(self.tail, self._where)}\n</div></div>'
         return {
             "text/html": f'<div style="{_FRAME}">\n<div>{head}</div>\n{body}\n</div>',
             "text/plain": f"{self._title}: {self._state}",
         }
 
 
-class DashboardPanel:
+class DashboardPanel(_OwnPanel):
     """A notebook's, where more than text can be shown.
 
     Args:
@@ -188,35 +185,18 @@ class DashboardPanel:
     """
 
     def __init__(self, shell: Any):
-        self.tail = Tail()
+        super().__init__()
         self._place = Place(shell, self._press)
         self._buttons: Buttons = {}
-        self._word: RunWord = "finished"
 
     def open(self, title: str, source: Source, buttons: Buttons) -> None:
         """See `Panel`."""
         self._buttons = buttons
-        self._source = source
         self._dashboard = Dashboard(source, self._place)
         self._dashboard.open()
 
-    def show(self, items: Sequence[Item]) -> None:
-        """See `Output`."""
-        self.tail.add(items)
-
-    def note(self, text: str) -> None:
-        """See `Output`."""
-        self.show([Stream("stderr", f"nbdist: {text}\n")])
-
-    def ask(self, question: Asking) -> Reply:
-        """See `Output`: nobody is asked."""
-        return _refusal(question)
-
     def tell(self, state: str) -> None:
         """See `Panel`."""
-        if state in ENDS:
-            self._word = ENDS[state]
-            state = ""
         self._dashboard.tell(state)
 
     def fail(self, error: RankFailedError) -> None:
@@ -227,10 +207,9 @@ class DashboardPanel:
         self._place.show_here()
         return True
 
-    def close(self) -> None:
+    def close(self, state: RunWord) -> None:
         """See `Panel`."""
-        failures = self._source.state().failures
-        self._dashboard.end(Ending(state=self._word, at_s=time.time(), failures=failures))
+        self._dashboard.end(state)
 
     def _press(self, button: str) -> None:
         self._buttons[button]()
@@ -243,11 +222,9 @@ class CellPanel(Screen):
         super().__init__(shell)
         self.tail = Tail()
         self._place = Place(shell) if dashboard and can_show(shell) else None
-        self._word: RunWord = "finished"
 
     def open(self, title: str, source: Source, buttons: Buttons) -> None:
         """See `Panel`."""
-        self._source = source
         self._dashboard = Dashboard(source, self._place) if self._place is not None else None
 
     def show(self, items: Sequence[Item]) -> None:
@@ -257,7 +234,6 @@ class CellPanel(Screen):
 
     def tell(self, state: str) -> None:
         """See `Panel`."""
-        self._word = ENDS.get(state, self._word)
 
     def fail(self, error: RankFailedError) -> None:
         """See `Panel`: it is raised."""
@@ -266,11 +242,10 @@ class CellPanel(Screen):
         """See `Panel`."""
         return False
 
-    def close(self) -> None:
+    def close(self, state: RunWord) -> None:
         """See `Panel`."""
         if self._dashboard is not None:
-            failures = self._source.state().failures
-            self._dashboard.end(Ending(state=self._word, at_s=time.time(), failures=failures))
+            self._dashboard.end(state)
 
     def ask(self, question: Asking) -> Reply:
         """See `Output`: nobody is asked."""

@@ -7,14 +7,14 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Literal, cast
 
 from nbdist.errors import Failure, ranks_phrase, ranks_text
-from nbdist.messages import Display, Progress
+from nbdist.messages import Display
 from nbdist.metrics import Metrics
 from nbdist.state import Bar, RankState, RunState
-from nbdist.views.bars import bar_line
+from nbdist.views.bars import bar_line, rate_of
 from nbdist.views.dashboard.picture import (
     BarPicture,
     ChartPicture,
@@ -28,6 +28,7 @@ from nbdist.views.dashboard.picture import (
     RankWord,
     RunWord,
 )
+from nbdist.views.failure import fold_same
 from nbdist.views.html import display_html
 from nbdist.views.tail import Entry, Line, Tail
 
@@ -71,12 +72,10 @@ class Ending:
     Attributes:
         state: the run's last word.
         at_s: when, as `Facts.begun_s`.
-        failures: of it.
     """
 
     state: RunWord
     at_s: float
-    failures: Sequence[Failure] = ()
 
 
 class Composer:
@@ -106,14 +105,13 @@ class Composer:
             interrupts: how often it has been asked to stop.
             ending: how it ended, once it did.
         """
-        failures = ending.failures if ending is not None else state.failures
         return Picture(
             heading=self._heading(state, told, interrupts, ending),
             ranks=self._ranks(state, pids),
             bars={bar.progress.key: _bar(bar) for bar in state.bars},
             charts=self._charts(live=ending is None),
             log=self._log(tail, bars=bool(state.bars)),
-            failures=_failures(failures),
+            failures=_failures(state.failures),
         )
 
     def _heading(self, state: RunState, told: str, interrupts: int, ending: Ending | None) -> Heading:
@@ -179,7 +177,7 @@ class Composer:
             since_ms=None if since_s is None else round(1000 * (since_s + self._wall_s)),
             cpu=None if usage is None else round(usage.cpu, 2),
             memory_bytes=None if usage is None else usage.memory_bytes,
-            gpu=None if usage is None or usage.gpu is None else _gpu(usage.gpu),
+            gpu=None if usage is None or usage.gpu is None else cast(Gpu, asdict(usage.gpu)),
             metrics={
                 name: value for name, value in self._metrics.last(rank.rank).items() if math.isfinite(value)
             },
@@ -190,8 +188,7 @@ class Composer:
 
     def _charts(self, *, live: bool) -> dict[str, ChartPicture]:
         names = self._metrics.names()[:_MOST_CHARTS]
-        charts: dict[str, Any] = {name: self._metrics.chart(name, live=live) for name in names}
-        return charts
+        return {name: self._metrics.chart(name, live=live) for name in names}
 
     def _log(self, tail: Tail, *, bars: bool) -> Log:
         entries = tail.entries
@@ -281,7 +278,7 @@ def _shares(bars: Sequence[Bar]) -> dict[int, float]:
 
 def _bar(bar: Bar) -> BarPicture:
     progress = bar.progress
-    rate = _bar_rate(progress)
+    rate = rate_of(progress)
     left_s = (progress.total - progress.done) / rate if rate and progress.total else None
     return BarPicture(
         label=progress.label,
@@ -295,35 +292,19 @@ def _bar(bar: Bar) -> BarPicture:
     )
 
 
-def _bar_rate(progress: Progress) -> float:
-    return progress.done / progress.elapsed_s if progress.elapsed_s else 0.0
-
-
 def _failures(failures: Sequence[Failure]) -> list[FailurePicture]:
     """Those that are alike as one."""
-    alike: dict[tuple[str, bool], list[Failure]] = {}
-    for failure in failures:
-        alike.setdefault((failure.summary, failure.consequence), []).append(failure)
+    causes = [failure for failure in failures if not failure.consequence]
+    consequences = [failure for failure in failures if failure.consequence]
     return [
         FailurePicture(
-            ranks=ranks_text(tuple(sorted(failure.rank for failure in group))),
-            title=title,
+            ranks=ranks_text(sorted(failure.rank for failure in group)),
+            title=group[0].summary,
             traceback="\n".join(group[0].traceback),
-            consequence=consequence,
+            consequence=group[0].consequence,
         )
-        for (title, consequence), group in alike.items()
+        for group in (*fold_same(causes), *fold_same(consequences))
     ]
-
-
-def _gpu(usage: Any) -> Gpu:
-    return Gpu(
-        use=usage.use,
-        memory_bytes=usage.memory_bytes,
-        used_bytes=usage.used_bytes,
-        total_bytes=usage.total_bytes,
-        power_w=usage.power_w,
-        temperature_c=usage.temperature_c,
-    )
 
 
 def _ranks_of(text: str) -> list[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from nbdist.metrics import Metrics
 from nbdist.state import RunState
 from nbdist.views.dashboard.composing import Composer, Ending, Facts
 from nbdist.views.dashboard.faces import KEEP_WIDGET, Face, Place
-from nbdist.views.dashboard.picture import Picture
+from nbdist.views.dashboard.picture import Picture, RunWord
 from nbdist.views.dashboard.static import picture_html
 from nbdist.views.dashboard.words import picture_text
 from nbdist.views.tail import Tail
@@ -72,15 +73,16 @@ class Dashboard:
         """Say what the run does, where that is more than its state says."""
         self._told = told
 
-    def end(self, ending: Ending) -> None:
-        """The run has ended; returns when the last picture is shown. One that was not open and has logged
+    def end(self, state: RunWord) -> None:
+        """The run has ended so; returns when the last picture is shown. One that was not open and has logged
         nothing stays unseen."""
         if self._face is None and self._source.metrics.points == 0:
             return
         self._has_ended.set()
         if self._face is not None:
             self._thread.join()
-        picture = self._picture(ending)
+        self._told = ""
+        picture = self._picture(Ending(state=state, at_s=time.time()))
         still = {"text/html": picture_html(picture, live=False), "text/plain": picture_text(picture)}
         if self._face is None:
             self._place.show_still(still)

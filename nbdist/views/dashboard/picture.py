@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
+from nbdist.metrics import Chart
+
+ChartPicture = Chart
+
 RunWord = Literal["starting", "running", "finished", "failed", "interrupted", "stopped"]
 RankWord = Literal[
     "starting",
@@ -54,15 +58,7 @@ class Heading(TypedDict):
 
 
 class Gpu(TypedDict):
-    """A rank's GPU, as NVML tells; None for what it does not tell.
-
-    Attributes:
-        use: share of the time at work, 0 to 1.
-        memory_bytes: of the rank's process.
-        used_bytes, total_bytes: of the device, by whomever.
-        power_w: watts.
-        temperature_c: degrees Celsius.
-    """
+    """`nbdist.figures.GpuUsage`, with its attributes."""
 
     use: float | None
     memory_bytes: int | None
@@ -130,26 +126,6 @@ class BarPicture(TypedDict):
     rate: str
     ranks: str
     by_rank: dict[str, float]
-
-
-class ChartPicture(TypedDict):
-    """A metric over steps, decimated: one entry per place on the x axis, None where there is no number.
-
-    Attributes:
-        x: steps, ascending; at most some hundred.
-        mean, low, high: over ranks, and over all the steps that one entry stands for.
-        lines: each rank's own mean, by rank; empty where there are too many ranks.
-        points: how many numbers were given.
-        x_label: ``step``, or ``call`` where no step was given.
-    """
-
-    x: list[float]
-    mean: list[float | None]
-    low: list[float | None]
-    high: list[float | None]
-    lines: dict[str, list[float | None]]
-    points: int
-    x_label: str
 
 
 class LogLine(TypedDict):
