@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from live_ranks import on_ranks, shown
 from notebook_kernel import CellRun, NotebookKernel, poll_until
 
 
@@ -15,17 +16,6 @@ def live(kernel: NotebookKernel) -> Iterator[NotebookKernel]:
     on_ranks(kernel, "kept = 10 * rank").check()
     yield kernel
     kernel.run("%distributed stop").check()
-
-
-def on_ranks(kernel: NotebookKernel, code: str) -> CellRun:
-    return kernel.run(f"%%distributed\n{code}")
-
-
-def shown(run: CellRun) -> str:
-    """What a good cell shows of its result."""
-    run.check()
-    assert run.result is not None, run.describe()
-    return str(run.result["text/plain"])
 
 
 def check_good(kernel: NotebookKernel) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from live_ranks import on_ranks, shown
 from notebook_kernel import CellRun, NotebookKernel, poll_until
 
 IMPORTS = "import os, signal, sys, threading, time, torch, torch.distributed as dist\nkept = 10 * rank"
@@ -26,17 +27,6 @@ def live(kernel: NotebookKernel) -> Iterator[NotebookKernel]:
 def start(kernel: NotebookKernel, options: str = "") -> None:
     kernel.run(f"%distributed start --devices 3 {options}").check()
     kernel.run(f"%%distributed\n{IMPORTS}").check()
-
-
-def on_ranks(kernel: NotebookKernel, code: str) -> CellRun:
-    return kernel.run(f"%%distributed\n{code}")
-
-
-def shown(run: CellRun) -> str:
-    """What a good cell shows of its result."""
-    run.check()
-    assert run.result is not None, run.describe()
-    return str(run.result["text/plain"])
 
 
 def check_good(kernel: NotebookKernel) -> None:
