@@ -49,6 +49,9 @@ _FOLDERS = {
 _SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+    # With subshells, a page that is not the kernel's first may send to one that the kernel does not know: JupyterLab
+    # 4.6 with ipykernel 7.4 then loses what widgets say ("Cannot handle comm_msg: Unknown subshell_id").
+    "@jupyterlab/apputils-extension:kernels-settings": {"commsOverSubshells": "disabled"},
 }
 _OPTIONS = (
     "--no-browser",

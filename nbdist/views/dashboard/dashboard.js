@@ -409,7 +409,7 @@ class HeadingBar {
 
   click() {
     this.clickedMs = Date.now();
-    this.send({ kind: this.wanted, click: newId() }, 4);
+    this.send({ kind: this.wanted, click: newId() }, 20);
     this.button.disabled = true; // a double click is one click: a second interrupt would discard changes
     this.reenable = setTimeout(() => this.showButton(this.wanted), 1500);
     this.showButton(this.wanted);
