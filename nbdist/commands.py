@@ -24,9 +24,8 @@ from nbdist.session import (
     session_named,
     where_ranks_stand,
 )
-from nbdist.shell import current_shell, namespace_of
+from nbdist.shell import SHELLS_OWN, current_shell, namespace_of
 from nbdist.views.overview import SessionStatus
-from nbdist.worker.work import SHELLS_OWN
 
 _NO_RANKS = "No ranks are up."
 _NAME, _ALL, _RANK = "--name", "--all", "--rank"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+SHELLS_OWN = frozenset("_i _ii _iii _ih _oh _dh In Out exit quit get_ipython __builtins__".split())
+"""Names of a namespace that belong to its IPython: a rank's history is not the notebook's."""
+
 
 def current_shell() -> Any:
     """The running IPython shell, or None; IPython is never loaded for the question."""

@@ -17,6 +17,7 @@ from typing import Any
 from nbdist.errors import SessionError
 from nbdist.messages import Parcel, Run, Values
 from nbdist.session.news import News
+from nbdist.shell import SHELLS_OWN
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import Buffer
 from nbdist.values.kinds import kind_of
@@ -29,7 +30,7 @@ from nbdist.values.surroundings import difference, surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.walk import Reached, reached
 from nbdist.worker.sources import sources_of
-from nbdist.worker.work import SHELLS_OWN, CallWork, Wanted, Work
+from nbdist.worker.work import CallWork, Wanted, Work
 
 _MISSING = object()
 _OTHER = object()

@@ -12,13 +12,13 @@ from nbdist.session.method import choose_method
 from nbdist.session.opening import assignments_for, load_torch, note_needed, open_ranks
 from nbdist.session.ranks import Ranks
 from nbdist.session.showing import shown
-from nbdist.shell import namespace_of
+from nbdist.shell import SHELLS_OWN, namespace_of
 from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
 from nbdist.values.twins import Twins
 from nbdist.values.walk import reached
 from nbdist.views.screen import Output, Screen
-from nbdist.worker.work import SHELLS_OWN, Wanted, Work
+from nbdist.worker.work import Wanted, Work
 
 
 class OneShot:

@@ -28,7 +28,7 @@ from nbdist.session.overview import status_of
 from nbdist.session.ranks import Ranks
 from nbdist.session.sessions import enter, free_name, leave, make_room
 from nbdist.session.showing import shown
-from nbdist.shell import current_shell, namespace_of
+from nbdist.shell import SHELLS_OWN, current_shell, namespace_of
 from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
 from nbdist.values.landing import Landed
@@ -36,7 +36,7 @@ from nbdist.values.twins import Twins
 from nbdist.values.walk import reached
 from nbdist.views.overview import SessionStatus
 from nbdist.views.screen import Screen
-from nbdist.worker.work import SHELLS_OWN, CallWork, CellWork, NoWork, Wanted, Work, bind_names, values_of
+from nbdist.worker.work import CallWork, CellWork, NoWork, Wanted, Work, bind_names, values_of
 
 _MAX_RETURN_BYTES = 1 << 20
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from nbdist.messages import Finished, Parcel, SendAgain, Values
-from nbdist.shell import current_shell
+from nbdist.shell import SHELLS_OWN, current_shell
 from nbdist.values.memory import write_memory
 from nbdist.values.parcel import Echo, Packed, pack
 from nbdist.values.reasons import explain
@@ -37,7 +37,7 @@ from nbdist.worker.keeping import (
 from nbdist.worker.leaving import flush_files
 from nbdist.worker.limits import Limits, is_in_place, save
 from nbdist.worker.widgets import WIDGET_MIME
-from nbdist.worker.work import SHELLS_OWN, Done, Wanted, Work
+from nbdist.worker.work import Done, Wanted, Work
 
 # What torch.compile keeps among the names of a compiled function's globals.
 _COMPILERS_OWN = ("__builtins_dict__", "__compiled_fn_", "__resume_at_", "__import_", "___")

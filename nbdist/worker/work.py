@@ -20,8 +20,6 @@ from nbdist.shell import current_shell, namespace_of
 from nbdist.values.foreign import Refusal, call_foreign
 
 _MOST_FRAMES = 100
-SHELLS_OWN = frozenset("_i _ii _iii _ih _oh _dh In Out exit quit get_ipython __builtins__".split())
-"""Names of a namespace that belong to its IPython: a rank's history is not the notebook's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
