@@ -15,6 +15,7 @@ from notebook_kernel import CellRun, NotebookKernel, poll_until
 
 from nbdist.messages import Collective, Finished, Ready, Standing
 from nbdist.session.hangs import find_hang, next_look_s
+from nbdist.session.lookout import Lookout
 from nbdist.session.native import native_stacks
 from nbdist.state import RunState, first_state, fold
 
@@ -421,6 +422,22 @@ def test_a_rank_must_have_left_for_some_time() -> None:
     assert kind_of_hang(state, 10.4) is None
     assert kind_of_hang(state, 10.5) == "left"
     assert next_look_s(state, 10.4, 30) == 10.5
+
+
+def test_no_moment_passes_between_two_looks() -> None:
+    """The next look is reckoned some time after the last one, as a busy machine has it."""
+    state = state_of(waits_in("barrier", (0, 1), 0.0), waits_in("all_reduce", (0, 1), 1.0))
+    lookout = Lookout([], timeout_s=30)
+    assert lookout.look(state, 5.999) is None
+    assert lookout.next_look_s(state) == 6
+
+
+@pytest.mark.parametrize("since_s", [62579.1 + step / 7 for step in range(50)])
+def test_a_hang_is_found_at_its_very_moment(since_s: float) -> None:
+    state = state_of(waits_in("barrier", (0, 1), 0.0), Finished(outcome="ok", time_s=since_s))
+    due_s = next_look_s(state, since_s, 0)
+    assert due_s is not None
+    assert kind_of_hang(state, due_s) == "left"
 
 
 def test_who_is_no_member_does_not_count() -> None:

@@ -58,10 +58,15 @@ def find_hang(state: RunState, now_s: float, timeout_s: float) -> Hang | None:
     return _still_for_long(still, now_s, timeout_s)
 
 
-def next_look_s(state: RunState, now_s: float, timeout_s: float) -> float | None:
-    """When a hang may be found next, monotonic, if nothing is heard meanwhile; None for never."""
+def next_look_s(state: RunState, looked_s: float, timeout_s: float) -> float | None:
+    """When a hang may be found next, monotonic, if nothing is heard meanwhile; None for never.
+
+    Args:
+        looked_s: when `find_hang` looked last. Time has passed since then, and may have brought the moment:
+            it is due now.
+    """
     times = [moment for rank in state.ranks for moment in _moments(rank, timeout_s)]
-    return min((moment for moment in times if moment > now_s), default=None)
+    return min((moment for moment in times if moment > looked_s), default=None)
 
 
 def _moments(rank: RankState, timeout_s: float) -> Iterator[float]:
@@ -88,7 +93,7 @@ def _waiting(still: _Still, now_s: float, for_s: float) -> dict[int, Standing]:
         if standing.collective is not None
         and standing.idle
         and standing.alone
-        and _time_still(standing, now_s) >= for_s
+        and _still_for(standing, for_s, now_s)
     }
 
 
@@ -104,7 +109,7 @@ def _left(state: RunState, still: _Still, now_s: float) -> Hang | None:
         waiting = _waiting(still, now_s, patience_s)
         with_it = tuple(rank for rank in waiting if _meeting(waiting[rank]) == meeting)
         others = [state.ranks[rank] for rank in _members(standing) if rank not in with_it]
-        if with_it and others and all(_has_left(other, now_s - patience_s) for other in others):
+        if with_it and others and all(_has_left(other, patience_s, now_s) for other in others):
             reason = f"it waits in {name}, which can never complete: {_how_left(others)}"
             return Hang("left", with_it, f"{reason}{_or_other_data(standing)}")
     return None
@@ -124,12 +129,12 @@ def _or_other_data(standing: Standing) -> str:
     return f", or with another tensor than {data}" if data else ""
 
 
-def _has_left(rank: RankState, before_s: float) -> bool:
+def _has_left(rank: RankState, for_s: float, now_s: float) -> bool:
     if rank.phase == "idle":
         return True
     if rank.finished_s is None or rank.phase != "finished" or rank.threads:
         return False
-    return rank.finished_s <= before_s
+    return rank.finished_s + for_s <= now_s
 
 
 def _mismatched(state: RunState, still: _Still, now_s: float) -> Hang | None:
@@ -191,15 +196,15 @@ def _meeting(standing: Standing) -> tuple[str, tuple[int, ...], str]:
 
 
 def _still_for_long(still: _Still, now_s: float, timeout_s: float) -> Hang | None:
-    long = [rank.rank for rank, s in still if timeout_s and _time_still(s, now_s) >= timeout_s]
+    long = [rank.rank for rank, s in still if timeout_s and _still_for(s, timeout_s, now_s)]
     if not long:
         return None
     return Hang("still", tuple(long), f"{ranks_phrase(long)} made no step for {timeout_s:g} s")
 
 
-def _time_still(standing: Standing, now_s: float) -> float:
-    """Seconds since it stands where it stands."""
-    return now_s - standing.since_s if standing.since_s is not None else 0.0
+def _still_for(standing: Standing, for_s: float, now_s: float) -> bool:
+    """Whether it has stood where it stands for so long; reckoned as `_moments` does, to the last digit."""
+    return standing.since_s is not None and standing.since_s + for_s <= now_s
 
 
 def _at(standing: Standing) -> str:

@@ -28,20 +28,22 @@ class Lookout:
     def __init__(self, workers: Sequence[Worker], timeout_s: float):
         self._workers = workers
         self._timeout_s = timeout_s
+        self._looked_s = 0.0
         self._suspected: Hang | None = None
         self._suspected_s = 0.0
         self._cpu_s: Mapping[int, float] = {}
         self._told: set[tuple[object, ...]] = set()
         self._lasting: str | None = None  # the kind of the last one told, until it is over
 
-    def next_look_s(self, state: RunState, now_s: float) -> float | None:
-        """When to look next, monotonic, if nothing is heard meanwhile."""
+    def next_look_s(self, state: RunState) -> float | None:
+        """When to look next, monotonic, if nothing is heard meanwhile. It may be past by now."""
         if self._suspected is not None:
             return self._suspected_s + _SECOND_LOOK_S
-        return next_look_s(state, now_s, self._timeout_s)
+        return next_look_s(state, self._looked_s, self._timeout_s)
 
     def look(self, state: RunState, now_s: float) -> Hang | None:
         """A hang that has not been told yet."""
+        self._looked_s = now_s
         hang = find_hang(state, now_s, self._timeout_s)
         if hang is None or hang.kind != self._lasting:
             self._lasting = None

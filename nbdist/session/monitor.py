@@ -215,7 +215,7 @@ class Monitor(threading.Thread):
     def _patience_s(self) -> float | None:
         """How long nothing needs doing: until what waits may be shown, or a hang may be found."""
         now_s = time.monotonic()
-        due = [self._lookout.next_look_s(self.state, now_s)]
+        due = [self._lookout.next_look_s(self.state)]
         due += [since_s + _MUTE_S for since_s in self._mute_s.values()]
         if self._question is not None:
             due.append(self._question[0] + _ASK_S)
