@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,18 +18,20 @@ _OWN = ("HistoryManager", "HistoryAccessor")  # of the process, not of the noteb
 
 def read_settings() -> dict[str, Any]:
     """What ``%config`` can set, by class and name, as far as it is a plain value."""
-    return {
-        f"{owner}.{name}": value
-        for owner, configurable in _configurables()
-        for name in _settings_of(type(configurable))  # type: ignore[arg-type]
-        if _is_plain(value := getattr(configurable, name))
-    }
+    settings: dict[str, Any] = {}
+    for owner, configurable in _configurables():
+        titles, read = _settings_of(type(configurable), owner)  # type: ignore[arg-type]
+        settings.update(zip(titles, read(configurable), strict=True))
+    return {title: value for title, value in settings.items() if type(value) in _PLAIN or _is_plain(value)}
 
 
 @functools.cache
-def _settings_of(cls: Hashable) -> tuple[str, ...]:
-    """Names of what can be configured of a class's objects; traitlets looks through all traits for it."""
-    return tuple(cls.class_trait_names(config=True))  # type: ignore[attr-defined]
+def _settings_of(cls: Hashable, owner: str) -> tuple[Sequence[str], Callable[[Any], Sequence[Any]]]:
+    """Titles of what can be configured of a class's objects, and what reads it; traitlets looks through all
+    traits for it."""
+    names: Sequence[str] = cls.class_trait_names(config=True)  # type: ignore[attr-defined]
+    read = operator.attrgetter(*names) if len(names) > 1 else lambda one: [getattr(one, n) for n in names]
+    return [f"{owner}.{name}" for name in names], read
 
 
 def write_settings(changed: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ the notebook. What belongs to a rank's own process stays out: threads, signal ha
 
 from __future__ import annotations
 
+import operator
 import os
 import pickle
 import random
@@ -309,8 +310,8 @@ def difference(before: Surroundings, after: Surroundings) -> Surroundings:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """As far as their pickles tell; what has none cannot be sent either."""
-    if one is other:
+    """As far as their pickles tell, where they do not say so themselves; what has none cannot be sent."""
+    if one is other or call_foreign(partial(operator.eq, one, other)) is True:
         return True
     pickles = [call_foreign(partial(pickle.dumps, value)) for value in (one, other)]
     return pickles[0] == pickles[1] or any(isinstance(made, Refusal) for made in pickles)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import io
 import os
 import subprocess
@@ -15,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 from nbdist.channel import Channel
@@ -309,21 +309,32 @@ def keep_order(outbox: Outbox) -> None:
     starts._execute_child = _after(outbox.flush, starts._execute_child)
     write = os.write
 
-    @wraps(write)
+    @functools.wraps(write)
     def write_in_order(fd: int, data: Any, /) -> int:
         if fd in (1, 2):
             outbox.flush()
         return write(fd, data)
 
     os.write = write_in_order
-    libc = ctypes.CDLL(None)
+    libc = _libc()
     for name in ("stdout", "__stdoutp"):  # on Linux, on macOS
         with contextlib.suppress(ValueError):  # no such symbol
             libc.setvbuf(ctypes.c_void_p.in_dll(libc, name), None, _LINE_BUFFERED, 0)
 
 
+def flush_c_streams() -> None:
+    """Write out what C libraries have printed and their buffers still hold."""
+    _libc().fflush(None)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """Opened once: each opening makes a class, which only the garbage collector frees."""
+    return ctypes.CDLL(None)
+
+
 def _after(flush: Callable[[], None], start: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(start)
+    @functools.wraps(start)
     def flush_and_start(*args: Any, **kwargs: Any) -> Any:
         flush()
         return start(*args, **kwargs)

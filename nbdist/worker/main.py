@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import ctypes
 import multiprocessing
 import os
 import time
@@ -42,7 +41,7 @@ from nbdist.worker import interrupts
 from nbdist.worker.afterfork import note_last_words
 from nbdist.worker.asking import Questions
 from nbdist.worker.bars import Bars
-from nbdist.worker.capture import Outbox, keep_order, replace_streams
+from nbdist.worker.capture import Outbox, flush_c_streams, keep_order, replace_streams
 from nbdist.worker.drawn import hear_drawn_bars
 from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import finished, is_shells, nothing_to_hand_over
@@ -313,7 +312,7 @@ class Rank:
     def _finish(self, done: Done) -> None:
         self._done = done
         self._outbox.add(HandingOver())  # mostly it is over in no time
-        ctypes.CDLL(None).fflush(None)  # C libraries' text comes before the word that we are done
+        flush_c_streams()  # C libraries' text comes before the word that we are done
         self._hand_over(SendAgain())
 
     def _hand_over(self, again: SendAgain) -> None:

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -252,7 +252,10 @@ class _Tracebacks:
         self._outbox = outbox
         self._last: tuple[str, ...] = ()
         self._depth = 0  # a cell may run others, whose exceptions do not end it
-        self._events = (("pre_execute", self._begin), ("post_execute", self._leave))
+        self._events: tuple[tuple[str, Callable[[], None]], ...] = (
+            ("pre_execute", self._begin),
+            ("post_execute", self._leave),
+        )
         for name, callback in self._events:
             shell.events.callbacks[name].insert(0, callback)  # before those that show open figures
         shell._showtraceback = self._note
@@ -294,6 +297,7 @@ class _Tracebacks:
         """The cell has ended, with an exception or without; that one's traceback."""
         for name, callback in self._events:
             self._shell.events.unregister(name, callback)
+        self._events = ()  # they lead back here: without them this is freed at once
         self._shell.display_pub.at_end = False
         del self._shell.showtraceback, self._shell._showtraceback
         if error is None:
