@@ -22,6 +22,7 @@ from nbdist.values.parcel import Echo, Packed, pack
 from nbdist.values.reasons import explain
 from nbdist.values.shards import MISSING
 from nbdist.values.size import described
+from nbdist.values.snapshot import Changes
 from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.unwrapping import Unwrapped, gone_with, without_fsdp
@@ -71,136 +72,188 @@ def is_shells(name: str) -> bool:
     )
 
 
-def _bound(twins: Twins, wanted: Wanted, names: Mapping[str, Any]) -> dict[str, Any]:
-    if wanted.output is not None:
-        return {name: names[name] for name in wanted.output if name in names}
-    return {name: value for name, value in twins.bound().items() if not is_shells(name)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What a rank has at the end of its work.
 
-
-def _of_lead(
-    work: Work, twins: Twins, wanted: Wanted, names: Mapping[str, Any], kept: Kept
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the leading rank hands over of the notebook, and what it cannot."""
-    if twins.files:
-        flush_files(gc.get_objects())  # those of the cell, which may lie on the notebook's
-    bound = _bound(twins, wanted, names)
-    if wanted.lead != 0:  # the notebook's objects are rank 0's to change
-        return {f"name:{name}": value for name, value in bound.items()}, {}
-    among = None
-    if wanted.output is not None:
-        among = reached(twins.namespace, (*wanted.output, *wanted.gather)).objects
-    elif wanted.live:
-        among = reached(twins.namespace, work.reads | work.mentions, work.objects).objects
-    if wanted.live and wanted.output:
-        changes = with_what_belongs(among or (), twins.changes(), twins)
-    else:
-        changes = twins.changes(among)
-    if wanted.live and wanted.max_return is not None:
-        changes = keep_large_changes(changes, twins, wanted.max_return, kept)
-        bound = keep_large_names(bound, twins, wanted.max_return, kept) if wanted.output is None else bound
-    values = {
-        **{f"memory:{key}": memory for key, memory in changes.memory.items()},
-        **{f"object:{key}": content for key, content in changes.contents.items()},
-        **{f"name:{name}": value for name, value in bound.items()},
-    }
-    return values, {f"object:{key}": reason for key, reason in changes.refused.items()}
-
-
-def _missing(wanted: Wanted, names: Mapping[str, Any], rank: int) -> dict[str, str]:
-    output = (wanted.output or ()) if rank == wanted.lead else ()
-    keys = {f"name:{name}" for name in output} | {f"gather:{name}" for name in wanted.gather}
-    return {key: "this rank did not bind it" for key in keys if key.partition(":")[2] not in names}
-
-
-def finished(
-    work: Work,
-    done: Done,
-    twins: Twins,
-    wanted: Wanted,
-    names: Mapping[str, Any],
-    around: Surroundings,
-    *,
-    rank: int,
-    logs: str,
-    again: SendAgain,
-) -> HandOver:
-    """How a rank's work ended, with its values.
-
-    Args:
+    Attributes:
         names: the namespace, with the ready-made names that the work did not assign.
         around: what the work changed of the notebook's surroundings.
         logs: a folder for values that the notebook's memory cannot take.
-        again: what is to be left out, and how the rest is to be sent.
     """
-    kept = Kept()
-    is_lead = rank == wanted.lead
-    with contextlib.ExitStack() as undo:
-        twins.barred = {}
-        if wanted.live and not (wanted.output or wanted.gather):
-            twins.shards.find_none()  # no rank sends its part before somebody asks for the whole
-        else:
-            models = undo.enter_context(without_fsdp(twins.known.values()))
-            _find_sharded(models, done, twins, names, again.without)
-        values, refused = _values(work, done, twins, wanted, names, around, kept, rank=rank)
-        missing = _missing(wanted, names, rank) if done.error is None else {}
-        if not is_lead and not (values or refused or missing):
-            return HandOver(message=Finished(outcome=done.outcome))
-        chosen = {key: value for key, value in values.items() if key not in again.without}
-        echo = _echo(chosen, twins) if wanted.live and rank == 0 == wanted.lead else None
-        packed, unpacked, saved = _pack(
-            chosen, echo, done, twins, wanted, names, rank=rank, logs=logs, copied=again.copied
+
+    work: Work
+    done: Done
+    twins: Twins
+    wanted: Wanted
+    names: Mapping[str, Any]
+    around: Surroundings
+    rank: int
+    logs: str
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank's names, changes and result come back."""
+        return self.rank == self.wanted.lead
+
+    @property
+    def speaks_for_all(self) -> bool:
+        """Whether it leads, and is the one whose objects are the notebook's."""
+        return self.rank == 0 == self.wanted.lead
+
+    def hand_over(self, again: SendAgain) -> HandOver:
+        """How the work ended, with its values.
+
+        Args:
+            again: what is to be left out, and how the rest is to be sent.
+        """
+        twins, wanted, kept = self.twins, self.wanted, Kept()
+        with contextlib.ExitStack() as undo:
+            twins.barred = {}
+            if wanted.live and not (wanted.output or wanted.gather):
+                twins.shards.find_none()  # no rank sends its part before somebody asks for the whole
+            else:
+                models = undo.enter_context(without_fsdp(twins.known.values()))
+                _find_sharded(models, self.done, twins, self.names, again.without)
+            values, refused = self._values(kept)
+            missing = self._missing() if self.done.error is None else {}
+            if not self.leads and not (values or refused or missing):
+                return HandOver(message=Finished(outcome=self.done.outcome))
+            chosen = {key: value for key, value in values.items() if key not in again.without}
+            echo = _echo(chosen, twins) if wanted.live and self.speaks_for_all else None
+            packed, unpacked, saved = self._pack(chosen, echo, copied=again.copied)
+        without = {key: reason for key, reason in again.without.items() if not key.startswith(MISSING)}
+        lost = {**missing, **refused, **without, **unpacked}
+        if wanted.live and wanted.output is None:
+            _keep_lost(lost, self.names, twins, kept)
+        in_place = {int(key.partition(":")[2]) for key in chosen if is_in_place(key) and key not in lost}
+        return HandOver(
+            message=Finished(outcome=self.done.outcome, values=self._said(packed, lost, saved, kept)),
+            fd=packed.fd,
+            held=packed.held,
+            offer=Offer(echo or Echo({}, {}), frozenset(in_place) if self.rank == 0 else frozenset()),
         )
-    without = {key: reason for key, reason in again.without.items() if not key.startswith(MISSING)}
-    lost = {**missing, **refused, **without, **unpacked}
-    if wanted.live and wanted.output is None:
-        _keep_lost(lost, names, twins, kept)
-    unbound = tuple(twins.unbound()) if rank == 0 == wanted.lead and wanted.output is None else ()
-    data = _rich(done.result) if "result" in lost else None
-    values_sent = Values(
-        parcel=packed.parcel,
-        unbound=unbound,
-        lost={**{_title(key, twins): reason for key, reason in lost.items()}, **saved},
-        result_data=data,
-        imported=_parts_of_torch(twins.modules) if rank == 0 and not wanted.live else (),
-        kept=kept.names,
-        changed=kept.contents,
-        newer=tuple(kept.newer),
-    )
-    in_place = frozenset(int(key.partition(":")[2]) for key in chosen if is_in_place(key) and key not in lost)
-    return HandOver(
-        message=Finished(outcome=done.outcome, values=values_sent),
-        fd=packed.fd,
-        held=packed.held,
-        offer=Offer(echo or Echo({}, {}), in_place if rank == 0 else frozenset()),
-    )
 
+    def _values(self, kept: Kept) -> tuple[dict[str, Any], dict[str, str]]:
+        """All that is wanted of this rank, by key, and what of it cannot be sent."""
+        values: dict[str, Any] = {}
+        refused: dict[str, str] = {}
+        if self.leads and self.wanted.output is None:
+            values |= {f"around:{title}": value for title, value in self.around.items()}
+        if self.twins.shards.paths:
+            values["shards"] = self.twins.shards.pieces(self.twins.barred)
+        values |= {f"gather:{name}": self.names[name] for name in self.wanted.gather if name in self.names}
+        if self.leads:
+            own, refused = self._of_lead(kept)
+            values |= own
+        if (self.leads or self.wanted.results) and self.done.result is not None:
+            values["result"] = self.done.result
+            if kept.newer and kept.newer & set(_keys_in(self.done.result, self.twins)):
+                refused["result"] = "its new content stays on the ranks"
+                del values["result"]
+        return values, refused
 
-def _pack(
-    chosen: Mapping[str, Any],
-    echo: Echo | None,
-    done: Done,
-    twins: Twins,
-    wanted: Wanted,
-    names: Mapping[str, Any],
-    *,
-    rank: int,
-    logs: str,
-    copied: bool,
-) -> tuple[Packed, dict[str, str], dict[str, str]]:
-    """Values packed, by key why some are not, and by title where those are that there was no room for."""
-    limits = Limits(wanted.max_return, partial(_is_asked, wanted))
-    packed = pack(
-        chosen,
-        twins,
-        definitions_only=rank != 0 or rank != wanted.lead or wanted.results,
-        admit=limits.admit,
-        echo=echo,
-        lends=not copied,
-    )
-    unpacked = {key: _explained(key, chosen, twins, why) for key, why in packed.lost.items()}
-    unfit = {key: unpacked[key] for key in limits.unfit}
-    saved = _saved(unfit, done, twins, names, logs, rank) if unfit and not wanted.live else {}
-    return packed, unpacked, saved
+    def _of_lead(self, kept: Kept) -> tuple[dict[str, Any], dict[str, str]]:
+        """What the leading rank hands over of the notebook, and what it cannot."""
+        twins, wanted = self.twins, self.wanted
+        if twins.files:
+            flush_files(gc.get_objects())  # those of the cell, which may lie on the notebook's
+        bound = self._bound()
+        if wanted.lead != 0:  # the notebook's objects are rank 0's to change
+            return {f"name:{name}": value for name, value in bound.items()}, {}
+        changes = self._changes()
+        if wanted.live and wanted.max_return is not None:
+            changes = keep_large_changes(changes, twins, wanted.max_return, kept)
+            if wanted.output is None:
+                bound = keep_large_names(bound, twins, wanted.max_return, kept)
+        values = {
+            **{f"memory:{key}": memory for key, memory in changes.memory.items()},
+            **{f"object:{key}": content for key, content in changes.contents.items()},
+            **{f"name:{name}": value for name, value in bound.items()},
+        }
+        return values, {f"object:{key}": reason for key, reason in changes.refused.items()}
+
+    def _bound(self) -> dict[str, Any]:
+        output = self.wanted.output
+        if output is not None:
+            return {name: self.names[name] for name in output if name in self.names}
+        return {name: value for name, value in self.twins.bound().items() if not is_shells(name)}
+
+    def _changes(self) -> Changes:
+        """Of the notebook's objects that are asked for, or that the work could reach."""
+        twins, wanted, work = self.twins, self.wanted, self.work
+        among = None
+        if wanted.output is not None:
+            among = reached(twins.namespace, (*wanted.output, *wanted.gather)).objects
+        elif wanted.live:
+            among = reached(twins.namespace, work.reads | work.mentions, work.objects).objects
+        if wanted.live and wanted.output:
+            return with_what_belongs(among or (), twins.changes(), twins)
+        return twins.changes(among)
+
+    def _missing(self) -> dict[str, str]:
+        output = (self.wanted.output or ()) if self.leads else ()
+        keys = {f"name:{name}" for name in output} | {f"gather:{name}" for name in self.wanted.gather}
+        return {key: "this rank did not bind it" for key in keys if key.partition(":")[2] not in self.names}
+
+    def _pack(
+        self, chosen: Mapping[str, Any], echo: Echo | None, *, copied: bool
+    ) -> tuple[Packed, dict[str, str], dict[str, str]]:
+        """Values packed, by key why some are not, and by title where those are that there was no room for."""
+        limits = Limits(self.wanted.max_return, partial(_is_asked, self.wanted))
+        packed = pack(
+            chosen,
+            self.twins,
+            definitions_only=not self.speaks_for_all or self.wanted.results,
+            admit=limits.admit,
+            echo=echo,
+            lends=not copied,
+        )
+        unpacked = {key: _explained(key, chosen, self.twins, why) for key, why in packed.lost.items()}
+        unfit = {key: unpacked[key] for key in limits.unfit}
+        return packed, unpacked, self._saved(unfit) if unfit and not self.wanted.live else {}
+
+    def _saved(self, unfit: Mapping[str, str]) -> dict[str, str]:
+        """Save what there is no room for.
+
+        Args:
+            unfit: why, by key.
+
+        Returns:
+            By title why it stays behind, and where it is now.
+        """
+        names, twins = self.names, self.twins
+        everything = {**names, _RESULT: self.done.result}
+        reasons: dict[str, str] = {}
+        changed: dict[int, str] = {}
+        for key, reason in unfit.items():
+            if is_in_place(key):
+                changed[id(twins.known[int(key.partition(":")[2])])] = reason
+            else:
+                reasons[_title(key, twins)] = reason
+        titles = {name: name for name in reasons if name in everything}
+        for name in sorted(set(twins.labels.values()) & names.keys()) if changed else ():
+            held = changed.keys() & reached(twins.namespace, [name]).objects.keys()
+            if held:
+                titles[name] = f"{name}{_NEW_CONTENT}"
+                reasons[name] = changed[min(held)]
+        told = save({name: everything[name] for name in titles}, self.logs, self.rank)
+        return {title: f"{reasons[name]}; {told[name]}" for name, title in titles.items()}
+
+    def _said(self, packed: Packed, lost: Mapping[str, str], saved: Mapping[str, str], kept: Kept) -> Values:
+        """What the kernel is told of the values."""
+        twins, wanted = self.twins, self.wanted
+        unbound = tuple(twins.unbound()) if self.speaks_for_all and wanted.output is None else ()
+        return Values(
+            parcel=packed.parcel,
+            unbound=unbound,
+            lost={**{_title(key, twins): reason for key, reason in lost.items()}, **saved},
+            result_data=_rich(self.done.result) if "result" in lost else None,
+            imported=_parts_of_torch(twins.modules) if self.rank == 0 and not wanted.live else (),
+            kept=kept.names,
+            changed=kept.contents,
+            newer=tuple(kept.newer),
+        )
 
 
 def _echo(chosen: Mapping[str, Any], twins: Twins) -> Echo:
@@ -239,70 +292,10 @@ def _find_sharded(
     twins.barred = gone_with(lost, models) if lost else {}
 
 
-def _values(
-    work: Work,
-    done: Done,
-    twins: Twins,
-    wanted: Wanted,
-    names: Mapping[str, Any],
-    around: Surroundings,
-    kept: Kept,
-    *,
-    rank: int,
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """All that is wanted of a rank, by key, and what of it cannot be sent."""
-    values: dict[str, Any] = {}
-    refused: dict[str, str] = {}
-    is_lead = rank == wanted.lead
-    if is_lead and wanted.output is None:
-        values |= {f"around:{title}": value for title, value in around.items()}
-    if twins.shards.paths:
-        values["shards"] = twins.shards.pieces(twins.barred)
-    values |= {f"gather:{name}": names[name] for name in wanted.gather if name in names}
-    if is_lead:
-        own, refused = _of_lead(work, twins, wanted, names, kept)
-        values |= own
-    if (is_lead or wanted.results) and done.result is not None:
-        values["result"] = done.result
-        if kept.newer and kept.newer & set(_keys_in(done.result, twins)):
-            refused["result"] = "its new content stays on the ranks"
-            del values["result"]
-    return values, refused
-
-
 def _is_asked(wanted: Wanted, key: str) -> bool:
     """Whether somebody wants just this value, or it is no new one."""
     kind = key.partition(":")[0]
     return kind not in ("name", "result") or wanted.results or (kind == "name" and wanted.output is not None)
-
-
-def _saved(
-    unfit: Mapping[str, str], done: Done, twins: Twins, names: Mapping[str, Any], logs: str, rank: int
-) -> dict[str, str]:
-    """Save what there is no room for.
-
-    Args:
-        unfit: why, by key.
-
-    Returns:
-        By title why it stays behind, and where it is now.
-    """
-    everything = {**names, _RESULT: done.result}
-    reasons: dict[str, str] = {}
-    changed: dict[int, str] = {}
-    for key, reason in unfit.items():
-        if is_in_place(key):
-            changed[id(twins.known[int(key.partition(":")[2])])] = reason
-        else:
-            reasons[_title(key, twins)] = reason
-    titles = {name: name for name in reasons if name in everything}
-    for name in sorted(set(twins.labels.values()) & names.keys()) if changed else ():
-        held = changed.keys() & reached(twins.namespace, [name]).objects.keys()
-        if held:
-            titles[name] = f"{name}{_NEW_CONTENT}"
-            reasons[name] = changed[min(held)]
-    told = save({name: everything[name] for name in titles}, logs, rank)
-    return {title: f"{reasons[name]}; {told[name]}" for name, title in titles.items()}
 
 
 def _parts_of_torch(before: frozenset[str]) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ from nbdist.worker.bars import Bars
 from nbdist.worker.capture import Outbox, flush_c_streams, keep_order, replace_streams
 from nbdist.worker.drawn import hear_drawn_bars
 from nbdist.worker.group import Group, environment
-from nbdist.worker.handover import finished, is_shells, nothing_to_hand_over
+from nbdist.worker.handover import Ended, is_shells, nothing_to_hand_over
 from nbdist.worker.hints import former_group_in, hint_for, is_consequence
 from nbdist.worker.keeping import Offer
 from nbdist.worker.leaving import leave
@@ -318,10 +318,17 @@ class Rank:
     def _hand_over(self, again: SendAgain) -> None:
         """Say how the work ended, with the values that are wanted from this rank."""
         rank = self._assignment.rank
-        names = {**self._twins.namespace, **self._still_lent}
-        said = (self._work, self._done, self._twins, self._wanted, names, self._around)
-        build = partial(finished, *said, rank=rank, logs=self._assignment.logs, again=again)
-        built = call_foreign(build)
+        ended = Ended(
+            work=self._work,
+            done=self._done,
+            twins=self._twins,
+            wanted=self._wanted,
+            names={**self._twins.namespace, **self._still_lent},
+            around=self._around,
+            rank=rank,
+            logs=self._assignment.logs,
+        )
+        built = call_foreign(partial(ended.hand_over, again))
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)
         self._lent, self._offer = built.held, built.offer
