@@ -285,6 +285,22 @@ def test_the_last_state_of_a_live_table_is_shown(kernel: NotebookKernel) -> None
     assert [display["text/plain"] for display in run.displays] == ["step c\n"]
 
 
+def test_what_columns_of_a_rich_bar_say_stands_behind_it(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        columns = "{task.description}", BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}")
+        with Progress(*columns) as progress:
+            task = progress.add_task("train", total=4, loss=None)
+            for loss in (4, 3, 2, 1):
+                progress.update(task, advance=1, loss=loss)
+        del progress, columns
+        """
+    ).check()
+    assert run.stdout.rsplit("\r")[-1] == "train: 100%|██████████| 4/4 loss 1\n"
+
+
 def test_an_html_page_that_holds_more_than_bars_is_shown(kernel: NotebookKernel) -> None:
     run = kernel.run(
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -17,6 +18,8 @@ from typing import Any
 from nbdist.messages import Stream
 from nbdist.worker.bars import Bar, Bars
 from nbdist.worker.capture import stream_of
+
+_PERCENTAGE = re.compile(r"\d+(\.\d+)?%")
 
 
 def hear_drawn_bars(bars: Bars) -> None:
@@ -200,7 +203,26 @@ def _show_tasks(progress: Any, heard: dict[int, Bar], bars: Bars) -> None:
     for task_id in heard.keys() - tasks.keys():
         heard.pop(task_id).end(kept=False)
     for task_id, task in tasks.items():
-        label = Text.from_markup(task.description).plain
+        label = Text.from_markup(task.description).plain.strip()
         if task_id not in heard:
             heard[task_id] = bars.begin(label)
-        heard[task_id].show(label=label, done=task.completed, total=task.total)
+        detail = _columns_text(progress, task, label)
+        heard[task_id].show(label=label, done=task.completed, total=task.total, detail=detail)
+
+
+def _columns_text(progress: Any, task: Any, label: str) -> str:
+    """What columns of the user's or of another library's say behind the bar, a loss say; empty where there
+    are only those that rich has for times and counts, which a bar of ours has too."""
+    from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn
+
+    texts, says_more = [], False
+    for column in progress.columns:
+        if isinstance(column, (BarColumn, SpinnerColumn)):
+            continue
+        is_text = isinstance(column, (str, TextColumn))
+        drawn = column.format(task=task) if isinstance(column, str) else column(task)
+        text = str(getattr(drawn, "plain", drawn if isinstance(drawn, str) else "")).strip()
+        if text and text != label and not _PERCENTAGE.fullmatch(text):
+            texts.append(text)
+            says_more |= is_text or type(column).__module__ != ProgressColumn.__module__
+    return " ".join(texts) if says_more else ""

@@ -52,7 +52,7 @@ from nbdist.worker.looking import OwnNames, looked
 from nbdist.worker.rebinding import rebind_models
 from nbdist.worker.sources import learn_sources
 from nbdist.worker.telling import Telling
-from nbdist.worker.threads import share_cores, threads_of_work
+from nbdist.worker.threads import THREADS_VARIABLE, share_cores, threads_of_work
 from nbdist.worker.unsent import unsent_path
 from nbdist.worker.watch import Watch
 from nbdist.worker.work import Done, NoWork, Wanted, Work, formatted, is_good_exit, users_traceback
@@ -79,7 +79,7 @@ class Rank:
         self._questions = Questions(channel, self._outbox, lambda: self._group.scope.rank)
         self._around: Surroundings = {}
         self._left: Surroundings = {}  # as the last work left it, until the notebook has changed something
-        self._own_variables = frozenset(environment(assignment))
+        self._own_variables = {*environment(assignment), THREADS_VARIABLE}
         self._own_names = OwnNames()
         self._watch = Watch(twins.namespace, self._group, self._outbox)
         self._gauged: Callable[[], AbstractContextManager[None]] = nullcontext

@@ -30,6 +30,7 @@ from nbdist.worker.bars import Bars
 from nbdist.worker.capture import Outbox
 from nbdist.worker.history import only_read
 from nbdist.worker.markup import MarkupBars
+from nbdist.worker.prompt import lose_prompt
 from nbdist.worker.widgets import WIDGET_MIME, Widgets
 from nbdist.worker.work import Done, formatted, is_good_exit, is_group, line_in, without_our_end
 
@@ -138,6 +139,7 @@ def take_over(shell: InteractiveShell, outbox: Outbox, bars: Bars, *, has_pager:
     asyncio.set_event_loop(asyncio.new_event_loop())
     log.disabled = disabled
     _name_cells_as_the_kernel_does()
+    lose_prompt()
     # The running cell's number: tracebacks name the cell by it.
     shell.execution_count = shell.displayhook.prompt_count
     shell.display_pub = RankDisplayPublisher(shell, outbox, bars)

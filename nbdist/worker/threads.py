@@ -7,6 +7,9 @@ import threading
 
 from nbdist.devices import usable_cpu_count
 
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+"""The environment's word for it, which torchrun and Lightning set in a rank for that rank alone."""
+
 
 def threads_of_work() -> list[str]:
     """Names of threads that the user's code has started, that go on, and that a program's end waits for."""
@@ -23,7 +26,7 @@ def share_cores(world_size: int) -> None:
     """
     import torch
 
-    if "OMP_NUM_THREADS" in os.environ:
+    if THREADS_VARIABLE in os.environ:
         return
     share = max(1, usable_cpu_count() // world_size)
     if share < torch.get_num_threads():
