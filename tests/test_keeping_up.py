@@ -204,6 +204,36 @@ def test_surroundings_follow(live: NotebookKernel) -> None:
     assert live.value("(os.path.basename(os.getcwd()) != 'below', 'MINE' in os.environ)") == (True, False)
 
 
+def test_a_ranks_own_variables_stay_its_own(live: NotebookKernel) -> None:
+    """Such as tutorials for one process set them."""
+    torchruns = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT OMP_NUM_THREADS".split()
+    read = f"import os\nown = [os.environ.get(name) for name in {torchruns}]"
+    live.run(f"%%distributed --gather own\n{read}").check()
+    before = live.value("own")
+    live.run("import os\nos.environ.update(dict.fromkeys(" + repr(torchruns) + ", '7'), MINE='x')").check()
+    live.run(f"%%distributed --gather own,mine\n{read}\nmine = os.environ['MINE']").check()
+    assert live.value("own, mine") == (before, ["x", "x"])
+    live.run(f"for name in {[*torchruns, 'MINE']}: del os.environ[name]").check()
+    live.run(f"%%distributed --gather own\n{read}").check()
+    assert live.value("own") == before
+
+
+def test_settings_of_a_library_that_the_ranks_load_later_follow(live: NotebookKernel) -> None:
+    live.run("import pandas as pd\npd.set_option('display.max_rows', 3)").check()
+    live.run("%%distributed\nNone").check()
+    live.run("pd.set_option('display.precision', 1)").check()
+    cell = "%%distributed\npd.get_option('display.max_rows'), pd.get_option('display.precision')"
+    assert live.run(cell).check().result == {"text/plain": "(3, 1)"}
+
+
+def test_logs_of_other_ranks_are_no_files_of_the_notebook(live: NotebookKernel) -> None:
+    live.run("%%distributed\nprint('into a log')").check()
+    live.run("%distributed start --devices 2 --name other").check()
+    live.run("%%distributed\nprint('more')").check()
+    assert live.run("%%distributed --name other\nNone").check().stderr == ""
+    live.run("%distributed stop --name other").check()
+
+
 def test_values_that_are_replaced_again_and_again_are_given_back(live: NotebookKernel) -> None:
     live.run("import gc, weakref\nwatched = []").check()
     for _ in range(3):

@@ -216,6 +216,34 @@ def test_ranks_that_stopped_at_different_steps_agree_again(live: NotebookKernel)
     assert "optimizer" in run.stderr
 
 
+def test_an_optimizer_with_rank_0s_state_still_hears_of_the_notebook(live: NotebookKernel) -> None:
+    live.run(
+        "import torch\nnet = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.Adam(net.parameters())\n"
+        "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)"
+    ).check()
+    bad = "if rank == 1:\n    raise ValueError('bad')\noptimizer.step()\ndist.barrier()"
+    step = "model(torch.ones(1, 2)).sum().backward()\n"
+    failure(on_ranks(live, f"model = torch.nn.parallel.DistributedDataParallel(net)\nschedule\n{step}{bad}"))
+    run = on_ranks(live, "optimizer.step()\nmodel.zero_grad()\nschedule.step()")
+    assert "stopped at different steps" in run.check().stderr
+    assert "on the ranks only" not in run.stderr
+    live.run("optimizer.param_groups[0]['lr'] = 0.7").check()
+    run = on_ranks(
+        live,
+        f"""
+{step}optimizer.step()
+schedule.step()
+state = optimizer.param_groups[0]["lr"], net.weight.tolist(), schedule.optimizer is optimizer
+everyones = [None] * 3
+dist.all_gather_object(everyones, state)
+everyones[0] == everyones[1] == everyones[2], state[0], state[2]
+""",
+    )
+    assert shown(run) == "(True, 0.35, True)"
+    assert "on the ranks only" not in run.stderr
+
+
 HOLDERS = {
     "subgroup": ("held = dist.new_group([0, 1, 2])", "dist.all_reduce(torch.ones(1), group=held)"),
     "model in a subgroup": (

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from nbdist.values.files import our_folders
+
 _KEEP_DAYS = 7
 _MOST_TAIL_BYTES = 200_000  # Jupyter's server drops output above 1 MB/s
 _numbers = itertools.count(1)
@@ -31,6 +33,8 @@ class RunLogs:
     def __init__(self, world_size: int):
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.folder = logs_root() / f"{stamp}-{os.getpid()}-{next(_numbers)}"
+        self._real_folder = os.path.join(os.path.realpath(self.folder), "")
+        our_folders.add(self._real_folder)
         self.trouble: OSError | None = None
         self._files: list[TextIO | None] = [None] * world_size
         self._lock = threading.Lock()  # who reads has all flushed while the monitor writes
@@ -81,6 +85,7 @@ class RunLogs:
             with contextlib.suppress(OSError):  # noted by the flush
                 file.close()
         self._files = [None] * len(self._files)
+        our_folders.discard(self._real_folder)
 
 
 def tail(path: Path, lines: int) -> str:

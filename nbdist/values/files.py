@@ -130,6 +130,10 @@ def _inside(file: Any) -> Iterator[Any]:
                     yield obj
 
 
+our_folders: set[str] = set()
+"""Folders, without symbolic links, whose open files are nbdist's own and no affair of the ranks."""
+
+
 def users_files() -> list[Any]:
     """All file objects of this process over regular files, but for what belongs to a kernel anyway."""
     descriptors = set(_users_descriptors()) if sys.platform == "linux" else set()
@@ -140,7 +144,8 @@ def users_files() -> list[Any]:
 
 def _users_descriptors() -> Iterator[int]:
     manager = getattr(current_shell(), "history_manager", None)
-    not_users = (*_NOT_USERS, *filter(None, [str(getattr(manager, "hist_file", ""))]))
+    history = str(getattr(manager, "hist_file", ""))
+    not_users = (*_NOT_USERS, *our_folders, *filter(None, [history]))
     # An ipykernel puts pipes in the place of its standard descriptors, and keeps copies of them.
     copies = (getattr(stream, "_original_stdstream_copy", None) for stream in (sys.stdout, sys.stderr))
     standard = {_regular_path(fd) for fd in (0, 1, 2, *copies) if fd is not None}

@@ -26,6 +26,7 @@ from typing import Any
 
 from nbdist.values import figures, files, frames, library, numeric, plain
 from nbdist.values.kind import ATOMS, Kind, slots_of
+from nbdist.values.models import BETWEEN_RANKS
 from nbdist.values.modules import ModuleKind
 
 # Machinery of the kernel and of Python: stands for itself, is never entered and never rewritten.
@@ -95,7 +96,8 @@ _BY_NAME: tuple[tuple[str, str, Kind], ...] = (
     ("numpy.random", "Generator", plain.NumpyGeneratorKind()),
     ("numpy.random", "RandomState", plain.OldNumpyGeneratorKind()),
     ("torch", "Generator", plain.TorchGeneratorKind()),
-    ("torch.utils.data", "DataLoader", plain.LoaderKind()),
+    ("torch.utils.data", "DataLoader", plain.PartlyInstance("_iterator")),  # with its workers
+    ("torch.nn.parallel", "DistributedDataParallel", plain.PartlyInstance(*BETWEEN_RANKS)),
     ("sqlite3", "Connection", library.DatabaseKind()),
     ("matplotlib.figure", "Figure", figures.FigureKind()),
     ("matplotlib.artist", "Artist", figures.ArtistKind()),

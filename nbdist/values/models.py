@@ -8,6 +8,9 @@ from typing import Any
 
 from nbdist.values.rebuild import Reduce, itself, make_empty, set_vars
 
+BETWEEN_RANKS = ("process_group", "reducer", "logger")
+"""Attributes of DistributedDataParallel's that are made anew with a process group, and leave no process."""
+
 
 def model_reducer_of(cls: type) -> Reduce | None:
     """What says how objects of a class are rebuilt; None for classes that have nothing to do with torch."""

@@ -14,18 +14,19 @@ from nbdist.messages import Run
 from nbdist.values.memory import Original, open_memory
 from nbdist.values.models import is_wrapper, is_wrapper_of
 from nbdist.values.parcel import LABELS, TWINS, unpack_each
-from nbdist.values.surroundings import write
+from nbdist.values.surroundings import Waiting
 from nbdist.values.twins import Twins
 
 UNWRAPPED = "unwrapped"
 """Names that were bound to a wrapped model and are no longer, under this key of what `take_news` gives."""
 
 
-def take_news(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
+def take_news(message: Run, fd: int, twins: Twins, around: Waiting) -> dict[str, Any]:
     """Write what the notebook has new into this rank.
 
     Args:
         fd: of the news' memory file; this takes it over.
+        around: takes what is new of the notebook's surroundings.
 
     Returns:
         What is not for the namespace, by key.
@@ -43,7 +44,7 @@ def take_news(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
     for key, value in unpack_each(message.news, memory, twins):
         kind, _, name = key.partition(":")
         if kind == "around":
-            write(name, value)
+            around.tell(name, value)
         elif kind == "name":
             former = twins.namespace.get(name)
             if not is_wrapper_of(former, value):  # the notebook has it unwrapped
@@ -58,6 +59,7 @@ def take_news(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
             written.add(int(name))
         else:
             rest[key] = value
+    around.write()  # names may have brought libraries with them
     twins.renew(written)
     new = rest.get(TWINS, {})
     if new:

@@ -338,15 +338,22 @@ class RunningKind(Kind):
         raise TypeError(f"a {type(obj).__name__} that has run on a rank cannot be brought back")
 
 
-class LoaderKind(PlainInstance):
-    """torch's DataLoader, without the workers that it may have running."""
+class PartlyInstance(PlainInstance):
+    """Instances of which some attributes are their process's own affair, and stay as they are.
+
+    Args:
+        own: their names.
+    """
+
+    def __init__(self, *own: str):
+        self._own = own
 
     def held(self, obj: Any) -> dict[str, Any]:
-        return {name: value for name, value in super().held(obj).items() if name != "_iterator"}
+        return {name: value for name, value in super().held(obj).items() if name not in self._own}
 
     def land(self, twin: Any, portable: Any) -> None:
         cls, attributes, kept = portable
-        super().land(twin, (cls, attributes, (*kept, "_iterator")))
+        super().land(twin, (cls, attributes, (*kept, *self._own)))
 
 
 class ScriptKind(Kind):

@@ -13,7 +13,7 @@ import pickle
 import random
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -322,6 +322,33 @@ def write(title: str, value: Any) -> None:
     fact = _FACTS[title]
     if fact.can_be_written:
         fact.write(value)
+
+
+class Waiting:
+    """What a process that lives on is told of another one's surroundings, until it can be written: a library
+    that only the other one has loaded may be loaded here later.
+
+    Args:
+        own: variables of the environment that are this process's own.
+    """
+
+    def __init__(self, own: Collection[str]):
+        self._own = own
+        self._told: dict[str, Any] = {}
+
+    def tell(self, title: str, value: Any) -> None:
+        """Take what `difference` gave, and write it if that can be."""
+        if title == ENVIRONMENT:
+            value = {name: text for name, text in value.items() if name not in self._own}
+        if title in self._told and isinstance(value, dict):
+            value = {**self._told[title], **value}
+        self._told[title] = value
+        self.write()
+
+    def write(self) -> None:
+        """Write what can be written by now."""
+        for title in [title for title in self._told if _FACTS[title].can_be_written]:
+            write(title, self._told.pop(title))
 
 
 def settle(wanted: Surroundings) -> Surroundings:

@@ -35,7 +35,15 @@ from nbdist.values.graph import dump_error
 from nbdist.values.memory import open_memory
 from nbdist.values.news import UNWRAPPED, take_news
 from nbdist.values.parcel import Echo, unpack_each
-from nbdist.values.surroundings import ENVIRONMENT, GRAD_MODE, Surroundings, difference, is_all, surroundings
+from nbdist.values.surroundings import (
+    ENVIRONMENT,
+    GRAD_MODE,
+    Surroundings,
+    Waiting,
+    difference,
+    is_all,
+    surroundings,
+)
 from nbdist.values.twins import Twins
 from nbdist.worker import interrupts
 from nbdist.worker.afterfork import note_last_words
@@ -80,6 +88,7 @@ class Rank:
         self._around: Surroundings = {}
         self._left: Surroundings = {}  # as the last work left it, until the notebook has changed something
         self._own_variables = {*environment(assignment), THREADS_VARIABLE}
+        self._told_around = Waiting(self._own_variables)
         self._own_names = OwnNames()
         self._watch = Watch(twins.namespace, self._group, self._outbox)
         self._gauged: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -282,7 +291,7 @@ class Rank:
             before = dict(self._twins.namespace)
             if any(key.startswith("around:") for key, *_ in message.news.frames):
                 self._left = {}
-            rest = take_news(message, news_fd, self._twins)
+            rest = take_news(message, news_fd, self._twins, self._told_around)
             self._own_names.given(self._twins.namespace, before)
             learn_sources(rest.get("sources", {}))
             for name in rest.get(UNWRAPPED, ()):

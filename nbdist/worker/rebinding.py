@@ -12,10 +12,10 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from nbdist.values.models import BETWEEN_RANKS
 from nbdist.worker.hints import FORMER_GROUP
 
 _DDP = "torch.nn.parallel.distributed"
-_NOT_PICKLED = ("process_group", "reducer", "logger")
 
 
 def rebind_models(defaults: Collection[Any], namespace: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ def _rebind(model: Any) -> None:
     import torch.distributed as dist
 
     former, hooks = model.process_group, model._comm_hooks
-    state = {name: value for name, value in vars(model).items() if name not in _NOT_PICKLED}
+    state = {name: value for name, value in vars(model).items() if name not in BETWEEN_RANKS}
     model.__setstate__({**state, "_comm_hooks": []})
     for hook, given in hooks:
         if getattr(given, "process_group", None) is former:
@@ -76,13 +76,44 @@ def _agree(namespace: Mapping[str, Any], wrapper: Any) -> None:
         state = [holders[name].state_dict()]
         dist.broadcast_object_list(state, src=0)
         if dist.get_rank() != 0:
-            holders[name].load_state_dict(state[0])
+            _load(holders[name], state[0])
     if differing:
         print(
             f"nbdist: the ranks had been stopped at different steps: {', '.join(differing)} now "
             f"{'has' if len(differing) == 1 else 'have'} rank 0's state on all ranks",
             file=sys.stderr,
         )
+
+
+def _load(holder: Any, state: Any) -> None:
+    """Give a model or an optimizer another one's state. An optimizer would put new groups and states in the
+    place of its own, which the notebook's changes go to, and which schedulers hold."""
+    own = {name: vars(holder).get(name) for name in ("param_groups", "state")}
+    holder.load_state_dict(state)
+    for name, former in own.items():
+        if former is not None:
+            setattr(holder, name, _filled(former, getattr(holder, name)))
+
+
+def _filled(former: Any, new: Any) -> Any:
+    """`former` with the content of `new`, where it can hold that; else `new`."""
+    import torch
+
+    if type(former) is not type(new):
+        return new
+    if isinstance(former, dict):
+        content = {key: _filled(former[key], value) if key in former else value for key, value in new.items()}
+        former.clear()
+        former.update(content)
+        return former
+    if isinstance(former, list):
+        former[:] = [_filled(*pair) for pair in zip(former, new, strict=False)] + new[len(former) :]
+        return former
+    if isinstance(former, torch.nn.Parameter) or former is new:  # what is trained is no state
+        return new
+    if isinstance(former, torch.Tensor) and (former.shape, former.dtype) == (new.shape, new.dtype):
+        return former.copy_(new)
+    return new
 
 
 def _optimizers_of(models: Iterable[Any], namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
