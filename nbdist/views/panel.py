@@ -17,7 +17,7 @@ from nbdist.errors import RankFailedError
 from nbdist.forksafety import fork_gate
 from nbdist.messages import Asking, Reply
 from nbdist.views.colours import text_html
-from nbdist.views.dashboard.faces import Place, can_show
+from nbdist.views.dashboard.faces import NotebookPlace, can_show, place_for
 from nbdist.views.dashboard.live import Dashboard, Source
 from nbdist.views.dashboard.picture import RunWord
 from nbdist.views.html import tail_html
@@ -186,7 +186,7 @@ class DashboardPanel(_OwnPanel):
 
     def __init__(self, shell: Any):
         super().__init__()
-        self._place = Place(shell, self._press)
+        self._place = NotebookPlace(shell, self._press)
         self._buttons: Buttons = {}
 
     def open(self, title: str, source: Source, buttons: Buttons) -> None:
@@ -221,7 +221,7 @@ class CellPanel(Screen):
     def __init__(self, shell: Any, *, dashboard: bool = False):
         super().__init__(shell)
         self.tail = Tail()
-        self._place = Place(shell) if dashboard and can_show(shell) else None
+        self._place = place_for(shell) if dashboard and can_show(shell) else None
 
     def open(self, title: str, source: Source, buttons: Buttons) -> None:
         """See `Panel`."""

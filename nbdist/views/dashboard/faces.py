@@ -106,17 +106,33 @@ def has_dashboard(shell: Any, wanted: bool) -> bool:
     return wanted and can_show(shell) and is_watched(shell)
 
 
-class Place:
-    """Where the dashboard of one run is shown: under the cell that runs now.
+class Place(Protocol):
+    """Where the dashboard of one run is shown.
 
     What shows it is made late: most runs end before there is anything to see, and need not wait for imports.
+
+    Attributes:
+        is_watched: whether somebody looks on while the run lasts.
+    """
+
+    is_watched: bool
+
+    def face(self) -> Face:
+        """What shows the run while it goes on."""
+
+    def show_still(self, still: Mapping[str, str]) -> None:
+        """Show a run that has ended unseen."""
+
+
+class NotebookPlace:
+    """Under the cell that runs now.
 
     Args:
         shell: the notebook's IPython; its front end can show a dashboard.
         on_button: see `WidgetFace`.
 
     Attributes:
-        is_watched: whether somebody looks on while the run lasts.
+        is_watched: see `Place`.
     """
 
     def __init__(self, shell: Any, on_button: Callable[[str], None] | None = None):
@@ -125,7 +141,7 @@ class Place:
         self.is_watched = is_watched(shell)
 
     def face(self) -> Face:
-        """What shows the run while it goes on."""
+        """See `Place`."""
         choice = os.environ.get(CHOICE, "")
         if choice != "html" and (choice == "widget" or _shows_widgets()):
             with fork_gate:
@@ -134,7 +150,7 @@ class Place:
         return HtmlFace(self._slot)
 
     def show_still(self, still: Mapping[str, str]) -> None:
-        """Show a run that has ended unseen."""
+        """See `Place`."""
         if not self.is_watched:
             # Its text comes first and by itself: tests of notebooks compare that, and it is the same on every
             # run, which the times and sizes of the HTML are not.
@@ -144,6 +160,11 @@ class Place:
     def show_here(self) -> None:
         """Show it in the cell that runs, too, if it does not stand there."""
         self._slot.show_here()
+
+
+def place_for(shell: Any) -> Place:
+    """The place of a run that is waited for; `can_show` has said that there is one."""
+    return NotebookPlace(shell)
 
 
 def _shows_widgets() -> bool:
