@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from nbdist.errors import RankFailedError
-from nbdist.forksafety import fork_gate
 from nbdist.messages import Asking, Reply
 from nbdist.views.colours import text_html
 from nbdist.views.dashboard.faces import NotebookPlace, can_show, place_for
@@ -73,7 +72,7 @@ def panel_for(shell: Any, *, waits: bool, dashboard: bool) -> Panel:
     """
     if waits:
         return CellPanel(shell, dashboard=dashboard)
-    if dashboard and can_show(shell):
+    if dashboard and can_show(shell, in_background=True):
         return DashboardPanel(shell)
     return DisplayPanel(shell) if hasattr(shell, "kernel") else TerminalPanel(None)
 
@@ -258,10 +257,6 @@ class TerminalPanel(CellPanel):
     def fail(self, error: RankFailedError) -> None:
         """See `Panel`: who waits for the run is told all."""
         self.note(f"the run in the background has failed: {error.failures[0].summary}")
-
-    def _write(self, name: str, text: str) -> None:
-        with fork_gate:
-            super()._write(name, text)
 
 
 def _refusal(question: Asking) -> Reply:
