@@ -99,6 +99,17 @@ def test_what_it_leaves_is_lines_of_text(monkeypatch: pytest.MonkeyPatch, text: 
     assert written.shown().text == f"{left}\nnext"
 
 
+def test_enter_leaves_nothing_of_it_in_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = standard_output(monkeypatch)
+    footer = Footer()
+    footer.show(lambda columns, rows: TABLE)
+    footer.write("stdout", "text\nno end")
+    written.write("\n")  # the terminal's echo
+    footer.write("stdout", ", end\n")
+    footer.show(lambda columns, rows: ["table"])
+    assert written.shown().text == "text\nno end\n, end\n\ntable"
+
+
 def test_it_stays_away_while_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
     written = standard_output(monkeypatch)
     footer = Footer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import NamedTuple
 
 from nbdist.views.visible import without_codes
 
@@ -28,23 +29,40 @@ def is_open(line: str) -> bool:
     return bool(draws) and not draws[-1].isspace()
 
 
-def at_edge(line: str, columns: int) -> bool:
-    """Whether a terminal has just filled its last column: the cursor waits there, and the next character goes
-    to the next line.
+class Place(NamedTuple):
+    """A cursor's, in its row.
 
-    >>> at_edge("." * 160, 80), at_edge("." * 161, 80)
-    (True, False)
+    Attributes:
+        column: the columns before it: all of them where it waits at the edge, for the next character to go to
+            the next row.
+        furthest: how many columns of the row have been written.
     """
-    column = 0
-    for char in without_codes(line).rpartition("\r")[2]:
+
+    column: int
+    furthest: int
+
+
+def place_after(line: str, columns: int) -> Place:
+    """Where the cursor is behind a line of text.
+
+    >>> place_after("." * 160, 80), place_after("." * 161 + "\r", 80)
+    (Place(column=80, furthest=80), Place(column=0, furthest=1))
+    """
+    column = furthest = 0
+    for char in without_codes(line):
         width = _width_of(char)
-        if char == "\b":
+        if char == "\r":
+            column = 0
+        elif char == "\b":
             column = max(min(column, columns - 1) - 1, 0)
         elif char == "\t":
             column = min((column // _TABULATOR + 1) * _TABULATOR, columns - 1)
+        elif column + width > columns:
+            column = furthest = width
         else:
-            column = width if column + width > columns else column + width
-    return column == columns
+            column += width
+        furthest = max(furthest, column)
+    return Place(column, furthest)
 
 
 def _width_of(char: str) -> int:

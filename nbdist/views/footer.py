@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from nbdist.forksafety import fork_gate
-from nbdist.views.cursor import at_edge, is_open
+from nbdist.views.cursor import is_open, place_after
 
 Drawn = Callable[[int, int], Sequence[str]]
 """Gives the lines that stand there in a terminal of so many columns and rows, none wider than that."""
@@ -47,19 +47,16 @@ class Footer:
             if not self._asides:
                 self._put(erased + self._below())
 
-    def leave(self, drawn: Drawn, *, echoed: bool = False) -> None:
-        """Let this be text where the footer was, which ends.
-
-        Args:
-            echoed: whether the terminal has written to the line what was typed: ``^C``.
-        """
+    def leave(self, drawn: Drawn) -> None:
+        """Let this be text where the footer was, which ends."""
         with fork_gate:
             erased = "" if self._asides else self._erased()
             self._drawn, self._stands, self._asides = None, False, 0
-            begin = "\n" if echoed or is_open(self._line) else ""
+            # What stands there and is not known of was typed, such as ^C.
+            begin = "\n" if is_open(self._line) else f"\r{_ERASE_LINE}"
             size = terminal_size()
             lines = "".join(f"{line}\n" for line in drawn(size.columns, size.lines))
-            self._put(erased + begin + lines)
+            self._put(f"{erased}{begin}{lines}")
             self._line = ""
 
     def write(self, name: str, text: str) -> None:
@@ -99,8 +96,13 @@ class Footer:
             sys.stdout.flush()
 
     def _erased(self) -> str:
-        """All below the line where the cursor is, which may stand before text of that line."""
-        return f"{_room(1)}{_SAVE}{_PLAIN}{_NEXT_LINE}{_ERASE_BELOW}{_RESTORE}" if self._stands else ""
+        if not self._stands:
+            return ""
+        place = place_after(self._line, terminal_size().columns)
+        if place.column == place.furthest:
+            # What stands to its right is of the footer, too: somebody has pressed Enter.
+            return f"{_SAVE}{_PLAIN}{_ERASE_BELOW}{_RESTORE}"
+        return f"{_room(1)}{_SAVE}{_PLAIN}{_NEXT_LINE}{_ERASE_BELOW}{_RESTORE}"
 
     def _below(self) -> str:
         if self._drawn is None:
@@ -108,7 +110,7 @@ class Footer:
         columns, rows = terminal_size()
         lines = self._drawn(columns, rows)[: rows - 1]
         # A cursor that waits at the edge would forget it and go on over the line's last character.
-        self._stands = bool(lines) and not at_edge(self._line, columns)
+        self._stands = bool(lines) and place_after(self._line, columns).column < columns
         if not self._stands:
             return ""
         drawn = "".join(f"{_NEXT_LINE}{_ERASE_LINE}{line}{_PLAIN}" for line in lines)

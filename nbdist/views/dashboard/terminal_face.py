@@ -65,5 +65,4 @@ class TerminalFace:
 
     def close(self, picture: Picture, still: Mapping[str, str] | None) -> None:
         """See `Face`."""
-        was_interrupted = picture["heading"]["state"] == "interrupted"
-        footer.leave(lambda columns, _: drawn_lines(picture, width=columns), echoed=was_interrupted)
+        footer.leave(lambda columns, _: drawn_lines(picture, width=columns))
