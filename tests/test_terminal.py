@@ -32,7 +32,8 @@ def say(*words, **how):
         print(*words, **how)
 for burst in range(5):
     say("\n".join(f"{{burst}} \x1b[3{{n % 8}}mline\x1b[0m {{n}} " + "ab " * 3 * n for n in range(12)))
-    say("to stderr", file=sys.stderr)
+    if burst == 0:
+        say("to stderr", file=sys.stderr)
     for done in range(4):
         say(f"\r{{done}}/4 数据", end="", flush=True)
         time.sleep(0.1)
