@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from nbdist.errors import ranks_text
 from nbdist.messages import Asking, Display, Reply
+from nbdist.views.footer import footer, terminal_size
+from nbdist.views.status import MOST_CHARS
 from nbdist.views.text import Item, Shown
 
 
@@ -18,6 +20,12 @@ def is_watched(shell: Any) -> bool:
     if kernel is not None:
         return bool(getattr(kernel, "_allow_stdin", True))
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+def status_chars(shell: Any) -> int:
+    """How long a line that is written anew may be."""
+    is_page = getattr(shell, "kernel", None) is not None
+    return MOST_CHARS if is_page else min(MOST_CHARS, terminal_size().columns - 1)
 
 
 class Output(Protocol):
@@ -45,13 +53,14 @@ class Screen:
 
     def show(self, items: Sequence[Item]) -> None:
         """Write items in their order."""
-        for item in items:
-            if not isinstance(item, Shown):
-                self._write(item.stream, item.text)
-            elif isinstance(item.display, Display) and item.display.at_end and self._shell is not None:
-                self._display_at_end(item)
-            else:
-                self._display(item)
+        with footer.aside():
+            for item in items:
+                if not isinstance(item, Shown):
+                    footer.write(item.stream, item.text)
+                elif isinstance(item.display, Display) and item.display.at_end and self._shell is not None:
+                    self._display_at_end(item)
+                else:
+                    self._display(item)
 
     def _show_result(self, display: Display) -> None:
         hook = self._shell.displayhook
@@ -62,21 +71,19 @@ class Screen:
 
     def note(self, text: str) -> None:
         """A word of nbdist's own, beside the cell's output."""
-        self._write("stderr", f"nbdist: {text}\n")
+        footer.write("stderr", f"nbdist: {text}\n")
 
     def ask(self, question: Asking) -> Reply:
         """Put a rank's question to the user."""
         ask = getpass.getpass if question.secret else input
         try:
-            return Reply(text=ask(question.prompt))
+            with footer.aside():
+                footer.follow(question.prompt)
+                reply = Reply(text=ask(question.prompt))
+                footer.follow("\n")
+                return reply
         except (EOFError, NotImplementedError, OSError) as error:  # nobody is there to be asked
             return Reply(error=error)
-
-    def _write(self, name: str, text: str) -> None:
-        stream = getattr(sys, name)
-        if stream is not None:  # a process without a terminal may have none
-            stream.write(text)
-            stream.flush()
 
     def _display_at_end(self, item: Shown) -> None:
         """Show it behind the result of the cell that runs, where an ordinary cell shows open figures."""
@@ -91,8 +98,9 @@ class Screen:
     def _display(self, item: Shown) -> None:
         display = item.display
         assert isinstance(display, Display)
+        footer.follow("\n")  # where IPython writes it, it ends a line
         if self._shell is None:
-            self._write("stdout", f"{display.data.get('text/plain', '')}\n")
+            footer.write("stdout", f"{display.data.get('text/plain', '')}\n")
             return
         publisher = self._shell.display_pub
         if display.kind == "clear":
@@ -102,7 +110,7 @@ class Screen:
             self._show_result(display)
             return
         if item.ranks and display.kind != "update":
-            self._write("stdout", f"[{ranks_text(item.ranks)}]\n")
+            footer.write("stdout", f"[{ranks_text(item.ranks)}]\n")
         transient = {"display_id": display.display_id} if display.display_id else {}
         publisher.publish(
             data=dict(display.data),

@@ -6,9 +6,11 @@ import re
 from typing import Any, NamedTuple
 
 from nbdist.views.ansi import RESET
+from nbdist.views.cursor import width_of
 
 MOST_CHARS = 200
-"""Of a longer line its end is shown."""
+"""Of a longer line its end is shown. A terminal may have less room: what goes on in its next row cannot be
+written anew."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
 _MOVES = re.compile(r"\x1b\[[0-9;:?]*[A-Za-ln-z]")  # all but colours
@@ -51,7 +53,7 @@ class StatusLine:
         return entries if status is None else [*entries, self._draw(status)]
 
     def _draw(self, status: Status) -> tuple[int, str]:
-        width = len(_ANSI.sub("", status.text))
+        width = width_of(_ANSI.sub("", status.text))
         padding = " " * (self._width - width)
         self._width = width + len(padding)
         return status.kind, f"\r{status.text}{RESET if chr(27) in status.text else ''}{padding}"
@@ -61,9 +63,17 @@ class StatusLine:
         return kind, f"\r{blanks}\r"
 
 
-def fitting(text: str) -> str:
-    """A text that stays on the line: short enough, and without codes that move the cursor."""
+def fitting(text: str, most_chars: int = MOST_CHARS) -> str:
+    """A text that stays on the line: short enough, and without codes that move the cursor.
+
+    >>> fitting("epoch 1 数据", 12), fitting("epoch 1 数据", 11)
+    ('epoch 1 数据', '…och 1 数据')
+    """
     text = _MOVES.sub("", text)
-    if len(text) <= MOST_CHARS:
+    bare = _ANSI.sub("", text)
+    if width_of(bare) <= most_chars:
         return text
-    return "…" + _ANSI.sub("", text)[1 - MOST_CHARS :]
+    bare = bare[-most_chars:]
+    while width_of(bare) >= most_chars:
+        bare = bare[1:]
+    return f"…{bare}"
