@@ -316,6 +316,23 @@ def test_the_log_is_filtered_and_searched(panel):
     assert log_texts(panel) == ["loss 2.loss"]
 
 
+def test_whose_a_line_is_does_not_depend_on_how_it_begins(panel):
+    lines = [
+        pictures.line("[0] of all"),
+        pictures.line("[1] of rank 0", [0]),
+        pictures.line("\x1b[31m[0] of rank 1", [1]),
+        pictures.line("<b>[0] a display of rank 1</b>", [1], "html"),
+    ]
+    panel.open(pictures.picture({str(r): pictures.rank(r) for r in range(2)}, log=pictures.log(lines)))
+    chosen = panel.page.get_by_label("show only the lines of these ranks").locator("visible=true")
+    chosen.select_option("rank 0")
+    assert log_texts(panel) == ["[0] of all", "[1] of rank 0"]
+    chosen.select_option("rank 1")
+    assert log_texts(panel) == ["[0] of all", "[0] of rank 1", "[0] a display of rank 1"]
+    labels = panel.page.locator(".nbd-line:visible .nbd-line-ranks").all_text_contents()
+    assert labels == ["", "[1]", "[1]"]
+
+
 def test_a_log_without_lines_has_nothing_to_search(panel):
     panel.open(pictures.waiting())
     expect(panel.page.get_by_label("search the log")).to_be_hidden()

@@ -161,6 +161,14 @@ def test_displays_stay_as_the_user_made_them() -> None:
     Page(before + after)
 
 
+def test_a_display_says_whose_it_is() -> None:
+    page = page_of(
+        a_picture(lines=[a_line("<b>mine</b>", "2", [2], "html"), a_line("<b>all</b>", kind="html")])
+    )
+    assert "[2] mine\n" in page.text
+    assert "] all" not in page.text
+
+
 def test_a_display_that_is_too_large_is_told() -> None:
     lines = [a_line("x" * 300_000, kind="html"), a_line("after")]
     assert "a display of 300,000 characters is not kept here" in page_of(a_picture(lines=lines)).text

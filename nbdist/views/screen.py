@@ -5,11 +5,11 @@ from __future__ import annotations
 import getpass
 import sys
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, Protocol
 
-from nbdist.errors import ranks_text
 from nbdist.messages import Asking, Display, Reply
-from nbdist.views.text import Item, Shown
+from nbdist.views.items import Item, Shown, Stream, label_text
 
 
 def is_watched(shell: Any) -> bool:
@@ -44,14 +44,20 @@ class Screen:
         self._shell = shell
 
     def show(self, items: Sequence[Item]) -> None:
-        """Write items in their order."""
-        for item in items:
-            if not isinstance(item, Shown):
-                self._write(item.stream, item.text)
-            elif isinstance(item.display, Display) and item.display.at_end and self._shell is not None:
-                self._display_at_end(item)
-            else:
-                self._display(item)
+        """Write items in their order: neighbours on one stream at once, as one message."""
+        for stream, run in groupby(items, key=lambda item: getattr(item, "stream", None)):
+            if stream is not None:
+                self._write(stream, "".join(item.labelled for item in run if isinstance(item, Stream)))
+                continue
+            for item in run:
+                assert isinstance(item, Shown)
+                self._show_display(item)
+
+    def _show_display(self, item: Shown) -> None:
+        if isinstance(item.display, Display) and item.display.at_end and self._shell is not None:
+            self._display_at_end(item)
+        else:
+            self._display(item)
 
     def _show_result(self, display: Display) -> None:
         hook = self._shell.displayhook
@@ -102,7 +108,7 @@ class Screen:
             self._show_result(display)
             return
         if item.ranks and display.kind != "update":
-            self._write("stdout", f"[{ranks_text(item.ranks)}]\n")
+            self._write("stdout", f"{label_text(item.ranks)}\n")
         transient = {"display_id": display.display_id} if display.display_id else {}
         publisher.publish(
             data=dict(display.data),
