@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple, cast
 
@@ -23,9 +23,9 @@ from nbdist.views.dashboard.picture import (
     LogLine,
     Picture,
     RankPicture,
-    RankWord,
     RunWord,
 )
+from nbdist.views.doing import in_the_run
 from nbdist.views.failure import fold_same
 from nbdist.views.html import display_html
 from nbdist.views.tail import Entry, Figure, Line, Tail
@@ -33,8 +33,6 @@ from nbdist.views.tail import Entry, Figure, Line, Tail
 _STRAGGLES_S = 1.0
 _MOST_CHARTS = 40
 _LINE_CHARS = 2_000
-
-_ENDS: Mapping[str, RankWord] = {"ok": "finished", "failed": "failed", "interrupted": "interrupted"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +164,7 @@ class Composer:
         }
 
     def _rank(self, rank: RankState, pids: Sequence[int], straggler: str, share: float | None) -> RankPicture:
-        word, told = _rank_words(rank)
+        word, told = in_the_run(rank)
         standing = rank.standing if word not in ("finished", "idle") else None
         if rank.failure is not None and rank.failure.cell_line is not None:
             line: int | None = rank.failure.cell_line
@@ -243,27 +241,6 @@ def _word_of(state: RunState) -> RunWord:
     if any(rank.phase == "starting" for rank in state.ranks):
         return "starting"
     return "running"
-
-
-def _rank_words(rank: RankState) -> tuple[RankWord, str]:
-    """What a rank does, as a word and in words."""
-    standing = rank.standing
-    if rank.phase == "gone" and rank.failure is not None and rank.failure is rank.death:
-        return "dead", "has died"
-    if rank.phase in ("finished", "gone"):  # a process also ends when its work has
-        word = _ENDS[rank.outcome or "ok"]
-        return word, word
-    if rank.phase == "failing":
-        return "failed", f"raised {rank.raised.type_name}" if rank.raised is not None else "failed"
-    if rank.phase == "handing over":
-        return "finishing", "hands over its values"
-    if rank.phase in ("idle", "starting"):
-        return ("idle", "takes no part") if rank.phase == "idle" else ("starting", "starting")
-    if rank.asking:
-        return "asking", "waits for your answer"
-    if standing is not None and standing.collective is not None:
-        return "waiting", f"waits in {standing.collective.name}"
-    return "running", "running"
 
 
 def _stragglers(state: RunState) -> dict[int, str]:
