@@ -22,6 +22,7 @@ the raise are nbdist's own and tell a user nothing.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -205,7 +206,16 @@ def bytes_text(size_bytes: int) -> str:
     size, unit = float(size_bytes), 0
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
-    return f"{size:,.1f} {_UNITS[unit]}" if unit else f"{size_bytes:,} {_UNITS[0]}"
+    return f"{tenths_text(size)} {_UNITS[unit]}" if unit else f"{size_bytes:,} {_UNITS[0]}"
+
+
+def tenths_text(number: float) -> str:
+    """A number that is not negative to one decimal place, halves upwards.
+
+    >>> tenths_text(1.25), tenths_text(1024)
+    ('1.3', '1,024.0')
+    """
+    return f"{math.floor(number * 10 + 0.5) / 10:,.1f}"
 
 
 def ranks_phrase(ranks: Sequence[int]) -> str:
