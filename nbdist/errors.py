@@ -200,13 +200,14 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 def bytes_text(size_bytes: int) -> str:
     """A size as it is written in messages.
 
-    >>> bytes_text(4), bytes_text(1536), bytes_text(3 * 2**30)
-    ('4 bytes', '1.5 KiB', '3.0 GiB')
+    >>> bytes_text(4), bytes_text(1536), bytes_text(139 * 2**30)
+    ('4 bytes', '1.5 KiB', '139 GiB')
     """
     size, unit = float(size_bytes), 0
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
-    return f"{tenths_text(size)} {_UNITS[unit]}" if unit else f"{size_bytes:,} {_UNITS[0]}"
+    number = tenths_text(size) if unit and size < 100 else f"{math.floor(size + 0.5):,}"
+    return f"{number} {_UNITS[unit]}"
 
 
 def tenths_text(number: float) -> str:

@@ -276,7 +276,7 @@ def test_use_is_of_the_gpu_or_of_the_cores() -> None:
         "2": a_rank(gpu=None, cpu=None, memory_bytes=None),
     }
     text = page_of(a_picture(ranks=ranks)).text
-    assert "GPU\u00a050%3.0\u00a0of\u00a0139.0\u00a0GiB" in text  # in a narrow column, too
+    assert "GPU\u00a050%3.0\u00a0of\u00a0139\u00a0GiB" in text  # in a narrow column, too
     assert "1.5\u00a0cores1.0\u00a0GiB" in text
     unknown = page_of(a_picture(ranks={"0": ranks["2"]})).text
     assert "use" not in unknown

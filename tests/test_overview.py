@@ -36,9 +36,9 @@ def test_a_table_of_gpus_and_what_each_rank_does() -> None:
     )
     assert str(status).splitlines() == [
         "two GPUs",
-        "rank  pid  device  state                                             memory   GPU memory            cells",
-        "0     100  cuda:0  waits in all_reduce at line 3 of the cell         1.0 GiB  3.0 GiB of 141.0 GiB  12",
-        "1     101  cuda:1  dead: its process (pid 101) was ended by SIGKILL                                 11",
+        "rank  pid  device  state                                             memory   GPU memory          cells",
+        "0     100  cuda:0  waits in all_reduce at line 3 of the cell         1.0 GiB  3.0 GiB of 141 GiB  12",
+        "1     101  cuda:1  dead: its process (pid 101) was ended by SIGKILL                               11",
         "names on rank 0, before the work of rank 0: net (Linear, 5.0 MiB), x (<b>Evil, 3 bytes)",
     ]
     html = status._repr_mimebundle_()["text/html"]

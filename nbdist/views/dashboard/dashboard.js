@@ -115,10 +115,10 @@ function bytesText(bytes) {
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
   let [size, unit] = [bytes, 0];
   while (size >= 1024 && unit < units.length - 1) [size, unit] = [size / 1024, unit + 1];
-  return `${unit ? tenthsText(size) : grouped(size)} ${units[unit]}`;
+  return `${unit && size < 100 ? tenthsText(size) : grouped(Math.floor(size + 0.5))} ${units[unit]}`;
 }
 
-// `61.0 of 139.0 GiB`
+// `61.0 of 139 GiB`
 function partText(part, total) {
   if (!isNumber(part) || !total) return bytesText(part);
   const [own, all] = [bytesText(part).split(" "), bytesText(total).split(" ")];

@@ -247,7 +247,7 @@ def list_text(ranks: Sequence[int], most_chars: int = 60) -> str:
 
 
 def part_text(part_bytes: int, total_bytes: int | None) -> str:
-    """``61.0 of 139.0 GiB``."""
+    """``61.0 of 139 GiB``."""
     if not total_bytes:
         return bytes_text(part_bytes)
     part, total = bytes_text(part_bytes), bytes_text(total_bytes)
