@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from nbdist.views.flood import BURST_BYTES, LATEST_CHARS, LATEST_LINES, PERIOD_S, TOTAL_BYTES, latest
-from nbdist.views.items import Entry, labelled
+from nbdist.views.items import Entry, label_text
 from nbdist.views.lines import DISPLAY, GAP, LINE_BYTES, STDOUT, clipped
 
 RATE_BYTES_PER_S = 100_000
@@ -264,7 +264,8 @@ def _last_draw(line: str) -> str:
 
 
 def _size(entry: Entry) -> int:
-    text = labelled(entry.content, entry.ranks)
+    """Bytes of a line with its label."""
+    text = f"{label_text(entry.ranks)} {entry.content}" if entry.ranks else entry.content
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
