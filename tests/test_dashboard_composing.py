@@ -64,6 +64,12 @@ def test_a_rank_says_where_it_is_and_since_when():
     assert (rank["pid"], rank["device"]) == (100, "cuda:0")
 
 
+def test_a_rank_in_the_cell_itself_is_in_no_function():
+    state = fold(running(), 0, Standing(cell_line=4, function="<module>"))
+    rank = picture_of(state)["ranks"]["0"]
+    assert (rank["line"], rank["function"]) == (4, "")
+
+
 def test_a_rank_that_others_wait_for_is_marked():
     barrier = Collective(name="barrier", ranks=(0, 1, 2))
     state = running(3)

@@ -15,7 +15,7 @@ from rich.live import Live
 from test_dashboard_static import with_everywhere
 
 from nbdist.views.dashboard.picture import Picture
-from nbdist.views.dashboard.terminal import PictureRenderable, picture_lines
+from nbdist.views.dashboard.terminal import PictureRenderable, drawn_lines, picture_lines
 
 PICTURES = {
     "running": a_picture(),
@@ -62,6 +62,22 @@ def test_plain_lines() -> None:
         "3     running  line 12: loss.backward() · 2.4 s  GPU 93% 62.0 of 139 GiB  loss 0.4531, accuracy 0.881, 12.5 steps/s",
         "epoch 1   42% ━━━━━━━━╌╌╌╌╌╌╌╌╌╌╌╌  421/1000  12.5 it/s  46 s left",
     ]
+
+
+def test_a_narrow_terminal_has_the_columns_that_matter() -> None:
+    assert picture_lines(a_picture(), width=40, now_ms=NOW_MS)[:3] == [
+        "train running · 4 ranks · 1 min 23 s",
+        "rank  state    last metrics",
+        "0     running  loss 0.4231, accuracy 0.…",
+    ]
+
+
+@pytest.mark.parametrize("most", [1, 6, 16])
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_low_terminal_has_as_many_lines_as_it_bears(name: str, most: int) -> None:
+    lines = drawn_lines(PICTURES[name], width=80, most=most, now_ms=NOW_MS)
+    assert 1 <= len(lines) <= most
+    assert PICTURES[name]["heading"]["title"] in lines[0]
 
 
 def test_a_failure_is_told_in_a_line() -> None:

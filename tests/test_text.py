@@ -227,6 +227,13 @@ def test_an_unfinished_line_that_stands_for_long_is_shown_in_place():
     assert view.take(0.2) == [Stream("stdout", "\r9%      ")]
 
 
+def test_a_line_shown_in_place_has_room_in_a_narrow_terminal():
+    view = printed(TextView(2, batch=False, status_chars=11), "\repoch 1 数据", "\rno")
+    assert view.take(0.1) == [Stream("stdout", "\r…och 1 数据")]
+    printed(view, "\r9%", now_s=0.2)
+    assert view.take(0.2) == [Stream("stdout", "\r9%         ")]
+
+
 def test_a_bar_that_ends_its_draws_with_a_return_is_shown_in_place():
     view = printed(live(2), "5/10\r", "5/10\r")
     view.take(0.0)

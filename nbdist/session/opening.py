@@ -14,7 +14,7 @@ from nbdist.options import Options
 from nbdist.session.ranks import Ranks, running
 from nbdist.values.foreign import call_foreign
 from nbdist.views.dashboard.faces import has_dashboard
-from nbdist.views.screen import Output, Screen, is_watched
+from nbdist.views.screen import Output, Screen, is_watched, status_chars
 from nbdist.views.text import TextView
 
 
@@ -38,7 +38,7 @@ def assignments_for(options: Options, shell: Any) -> list[Assignment]:
             background=options.background is not None,
             visible_devices=visible,
             chosen_device=chosen[rank],
-            gauges=has_dashboard(shell, options.dashboard),
+            gauges=has_dashboard(shell, options),
             gpu_uuid=uuid_of(chosen[rank], machine),
         )
         for rank, device in enumerate(devices)
@@ -63,7 +63,7 @@ def open_ranks(
     crowd = crowd_note([assignment.device for assignment in assignments], usable_cpu_count())
     if crowd:
         output.note(crowd)
-    view = partial(_text_view, batch=not is_watched(shell), bars=not has_dashboard(shell, options.dashboard))
+    view = partial(_text_view, shell=shell, bars=not has_dashboard(shell, options))
     _note_shared(assignments, output)
     return Ranks(assignments, options, output, view, live=live)
 
@@ -84,8 +84,16 @@ def _gpus(assignments: Iterable[Assignment]) -> list[str]:
     return [gpu for gpu in found if gpu is not None]
 
 
-def _text_view(ranks: Sequence[int], logs: Any, folder: str, *, batch: bool, bars: bool) -> TextView:
-    return TextView(len(ranks), ranks=ranks, batch=batch, logs=logs, log_dir=folder, bars=bars)
+def _text_view(ranks: Sequence[int], logs: Any, folder: str, *, shell: Any, bars: bool) -> TextView:
+    return TextView(
+        len(ranks),
+        ranks=ranks,
+        batch=not is_watched(shell),
+        logs=logs,
+        log_dir=folder,
+        bars=bars,
+        status_chars=status_chars(shell),
+    )
 
 
 _needed_parts: set[str] = set()

@@ -12,7 +12,7 @@ from nbdist.options import Options
 from nbdist.session.fitting import devices_of
 from nbdist.session.ranks import Ranks
 from nbdist.views.dashboard.composing import Facts, models_text
-from nbdist.views.dashboard.faces import Place, can_show
+from nbdist.views.dashboard.faces import can_show, place_for
 from nbdist.views.dashboard.live import APPEARS_S, Dashboard, Source
 from nbdist.views.dashboard.picture import RunWord
 from nbdist.views.tail import Tail
@@ -26,7 +26,7 @@ def shown(ranks: Ranks, work: Work, options: Options, shell: Any) -> Iterator[No
     if not (options.dashboard and can_show(shell) and isinstance(work, (CellWork, CallWork))):
         yield
         return
-    place = Place(shell)
+    place = place_for(shell)
     dashboard = Dashboard(source_of(ranks, work, ranks.tail), place)
     if place.is_watched:
         ranks.reminder.set(APPEARS_S, dashboard.open)

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from nbdist.errors import RankFailedError
-from nbdist.forksafety import fork_gate
 from nbdist.messages import Asking, Reply
 from nbdist.views.colours import text_html
-from nbdist.views.dashboard.faces import Place, can_show
+from nbdist.views.dashboard.faces import NotebookPlace, can_show, place_for
 from nbdist.views.dashboard.live import Dashboard, Source
 from nbdist.views.dashboard.picture import RunWord
 from nbdist.views.html import tail_html
@@ -73,7 +72,7 @@ def panel_for(shell: Any, *, waits: bool, dashboard: bool) -> Panel:
     """
     if waits:
         return CellPanel(shell, dashboard=dashboard)
-    if dashboard and can_show(shell):
+    if dashboard and can_show(shell, in_background=True):
         return DashboardPanel(shell)
     return DisplayPanel(shell) if hasattr(shell, "kernel") else TerminalPanel(None)
 
@@ -186,7 +185,7 @@ class DashboardPanel(_OwnPanel):
 
     def __init__(self, shell: Any):
         super().__init__()
-        self._place = Place(shell, self._press)
+        self._place = NotebookPlace(shell, self._press)
         self._buttons: Buttons = {}
 
     def open(self, title: str, source: Source, buttons: Buttons) -> None:
@@ -221,7 +220,7 @@ class CellPanel(Screen):
     def __init__(self, shell: Any, *, dashboard: bool = False):
         super().__init__(shell)
         self.tail = Tail()
-        self._place = Place(shell) if dashboard and can_show(shell) else None
+        self._place = place_for(shell) if dashboard and can_show(shell) else None
 
     def open(self, title: str, source: Source, buttons: Buttons) -> None:
         """See `Panel`."""
@@ -258,10 +257,6 @@ class TerminalPanel(CellPanel):
     def fail(self, error: RankFailedError) -> None:
         """See `Panel`: who waits for the run is told all."""
         self.note(f"the run in the background has failed: {error.failures[0].summary}")
-
-    def _write(self, name: str, text: str) -> None:
-        with fork_gate:
-            super()._write(name, text)
 
 
 def _refusal(question: Asking) -> Reply:

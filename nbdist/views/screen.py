@@ -9,7 +9,9 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from nbdist.messages import Asking, Display, Reply
+from nbdist.views.footer import footer, terminal_size
 from nbdist.views.items import Item, Shown, Stream, label_text
+from nbdist.views.status import MOST_CHARS
 
 
 def is_watched(shell: Any) -> bool:
@@ -18,6 +20,12 @@ def is_watched(shell: Any) -> bool:
     if kernel is not None:
         return bool(getattr(kernel, "_allow_stdin", True))
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+def status_chars(shell: Any) -> int:
+    """How long a line that is written anew may be."""
+    is_page = getattr(shell, "kernel", None) is not None
+    return MOST_CHARS if is_page else min(MOST_CHARS, terminal_size().columns - 1)
 
 
 class Output(Protocol):
@@ -45,13 +53,14 @@ class Screen:
 
     def show(self, items: Sequence[Item]) -> None:
         """Write items in their order: neighbours on one stream at once, as one message."""
-        for stream, run in groupby(items, key=lambda item: getattr(item, "stream", None)):
-            if stream is not None:
-                self._write(stream, "".join(item.labelled for item in run if isinstance(item, Stream)))
-                continue
-            for item in run:
-                assert isinstance(item, Shown)
-                self._show_display(item)
+        with footer.aside():
+            for stream, run in groupby(items, key=lambda item: getattr(item, "stream", None)):
+                if stream is not None:
+                    footer.write(stream, "".join(item.labelled for item in run if isinstance(item, Stream)))
+                    continue
+                for item in run:
+                    assert isinstance(item, Shown)
+                    self._show_display(item)
 
     def _show_display(self, item: Shown) -> None:
         if isinstance(item.display, Display) and item.display.at_end and self._shell is not None:
@@ -68,21 +77,19 @@ class Screen:
 
     def note(self, text: str) -> None:
         """A word of nbdist's own, beside the cell's output."""
-        self._write("stderr", f"nbdist: {text}\n")
+        footer.write("stderr", f"nbdist: {text}\n")
 
     def ask(self, question: Asking) -> Reply:
         """Put a rank's question to the user."""
         ask = getpass.getpass if question.secret else input
         try:
-            return Reply(text=ask(question.prompt))
+            with footer.aside():
+                footer.follow(question.prompt)
+                reply = Reply(text=ask(question.prompt))
+                footer.follow("\n")
+                return reply
         except (EOFError, NotImplementedError, OSError) as error:  # nobody is there to be asked
             return Reply(error=error)
-
-    def _write(self, name: str, text: str) -> None:
-        stream = getattr(sys, name)
-        if stream is not None:  # a process without a terminal may have none
-            stream.write(text)
-            stream.flush()
 
     def _display_at_end(self, item: Shown) -> None:
         """Show it behind the result of the cell that runs, where an ordinary cell shows open figures."""
@@ -97,8 +104,9 @@ class Screen:
     def _display(self, item: Shown) -> None:
         display = item.display
         assert isinstance(display, Display)
+        footer.follow("\n")  # where IPython writes it, it ends a line
         if self._shell is None:
-            self._write("stdout", f"{display.data.get('text/plain', '')}\n")
+            footer.write("stdout", f"{display.data.get('text/plain', '')}\n")
             return
         publisher = self._shell.display_pub
         if display.kind == "clear":
@@ -108,7 +116,7 @@ class Screen:
             self._show_result(display)
             return
         if item.ranks and display.kind != "update":
-            self._write("stdout", f"{label_text(item.ranks)}\n")
+            footer.write("stdout", f"{label_text(item.ranks)}\n")
         transient = {"display_id": display.display_id} if display.display_id else {}
         publisher.publish(
             data=dict(display.data),

@@ -6,10 +6,12 @@ import re
 from typing import NamedTuple
 
 from nbdist.views.ansi import RESET
+from nbdist.views.cursor import width_of
 from nbdist.views.items import Entry, label_text
 
 MOST_CHARS = 200
-"""Of a longer line its end is shown."""
+"""Of a longer line its end is shown. A terminal may have less room: what goes on in its next row cannot be
+written anew."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
 _MOVES = re.compile(r"\x1b\[[0-9;:?]*[A-Za-ln-z]")  # all but colours
@@ -56,7 +58,7 @@ class StatusLine:
         return entries if status is None else [*entries, *self._draw(status)]
 
     def _draw(self, status: Status) -> list[Entry]:
-        width = _label_width(status.ranks) + len(_ANSI.sub("", status.text))
+        width = _label_width(status.ranks) + width_of(_ANSI.sub("", status.text))
         padding = " " * (self._width - width)
         self._width = width + len(padding)
         text = f"{status.text}{RESET if chr(27) in status.text else ''}{padding}"
@@ -67,14 +69,32 @@ class StatusLine:
         return Entry(kind, f"\r{blanks}\r")
 
 
-def fitting(text: str, ranks: tuple[int, ...] = ()) -> str:
-    """A text that stays on the line with its label: short enough, and without codes that move the cursor."""
-    text = _MOVES.sub("", text)
-    most = max(MOST_CHARS - _label_width(ranks), MOST_CHARS // 2)
-    if len(text) <= most:
-        return text
-    return "…" + _ANSI.sub("", text)[1 - most :]
+def fitted(place: int, kind: int, text: str, ranks: tuple[int, ...], most_chars: int = MOST_CHARS) -> Status:
+    """A status that stays on the line: with its label short enough; a label that leaves no room is left out.
+
+    >>> fitted(1, 0, "epoch 1", (1,), 9).text, fitted(1, 0, "epoch 1", (1, 3, 5, 7), 12).ranks
+    ('…ch 1', ())
+    """
+    if _label_width(ranks) > most_chars // 2:
+        ranks = ()
+    return Status(place, kind, fitting(text, most_chars - _label_width(ranks)), ranks)
 
 
 def _label_width(ranks: tuple[int, ...]) -> int:
     return len(label_text(ranks)) + 1 if ranks else 0
+
+
+def fitting(text: str, most_chars: int = MOST_CHARS) -> str:
+    """A text that stays on the line: short enough, and without codes that move the cursor.
+
+    >>> fitting("epoch 1 数据", 12), fitting("epoch 1 数据", 11)
+    ('epoch 1 数据', '…och 1 数据')
+    """
+    text = _MOVES.sub("", text)
+    bare = _ANSI.sub("", text)
+    if width_of(bare) <= most_chars:
+        return text
+    bare = bare[-most_chars:]
+    while width_of(bare) >= most_chars:
+        bare = bare[1:]
+    return f"…{bare}"

@@ -21,7 +21,7 @@ from nbdist.views.items import Entry, Item, Shown, Stream, as_items, with_few_tu
 from nbdist.views.lines import DISPLAY, GAP, STDERR, STDOUT, LineAssembler, Run
 from nbdist.views.merge import Merged, Merger
 from nbdist.views.outlet import BatchOutlet, LiveOutlet, Outlet
-from nbdist.views.status import Status, StatusLine, fitting
+from nbdist.views.status import MOST_CHARS, Status, StatusLine, fitted
 
 __all__ = ["Item", "Shown", "Stream", "TextView"]
 
@@ -51,6 +51,7 @@ class TextView:
             have ended do.
         window_s: how far apart in time ranks may print a line and still have it in common; None
             is 0.1, and 2.0 for batch.
+        status_chars: how long the line that updates in place may be.
 
     Raises:
         ValueError: `world_size` is less than 1, or `logs` is not one of the three.
@@ -74,6 +75,7 @@ class TextView:
         log_dir: str = "",
         bars: bool = True,
         window_s: float | None = None,
+        status_chars: int = MOST_CHARS,
     ):
         if world_size < 1:
             raise ValueError(f"world_size is {world_size}: pass 1 or more")
@@ -101,6 +103,7 @@ class TextView:
         self._open_line: Merged | None = None  # it gets an end unless a display does that
         self._bars: Sequence[Bar] = ()
         self._draws_bars = bars
+        self._status_chars = status_chars
         self._ended_bars: dict[str, dict[int, messages.Progress]] = {}  # that other ranks still have open
         self._queued_bars: Counter[str] = Counter()  # ends that the merger has
         self._now_s = float("-inf")
@@ -299,7 +302,7 @@ class TextView:
             bars = bars_in_view(self._bars)
             kind = _KINDS[bars[0].progress.stream]
             text, ranks = status_of(bars)
-            return Status(self._place[min(bars[0].parts)], kind, fitting(text, ranks), ranks)
+            return fitted(self._place[min(bars[0].parts)], kind, text, ranks, self._status_chars)
         if self._direct is not None:
             return None
         shown = self._status.shown
@@ -308,7 +311,7 @@ class TextView:
                 text = assembler.unfinished if assembler.since_s + self._window_s <= self._now_s else ""
                 if text.strip():
                     ranks = (self._called[place],) if place else ()
-                    return Status(place, assembler.kind, fitting(text, ranks), ranks)
+                    return fitted(place, assembler.kind, text, ranks, self._status_chars)
             if shown is not None and shown.place == place and self._merger.waits(place) and not beside:
                 return shown  # the line has got its end, and stays until it comes as a line
         return None

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, cast
 
 from nbdist.errors import Failure, ranks_phrase, ranks_text
 from nbdist.metrics import Metrics
+from nbdist.shell import MODULE
 from nbdist.state import Bar, RankState, RunState
 from nbdist.views.bars import bar_line, rate_of
 from nbdist.views.dashboard.picture import (
@@ -181,7 +182,7 @@ class Composer:
             pid=pids[rank.rank] if rank.rank < len(pids) else 0,
             line=line,
             text=cell[line - 1].strip()[:_LINE_CHARS] if line is not None and 0 < line <= len(cell) else "",
-            function=standing.function if standing is not None else "",
+            function=standing.function if standing is not None and standing.function != MODULE else "",
             since_ms=None if since_s is None else round(1000 * (since_s + self._wall_s)),
             cpu=None if usage is None else round(usage.cpu, 2),
             memory_bytes=None if usage is None else usage.memory_bytes,

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nbdist.forksafety import fork_gate
+from nbdist.options import Options
 from nbdist.views.dashboard.picture import Picture
 from nbdist.views.dashboard.static import picture_html
+from nbdist.views.dashboard.terminal_face import TerminalPlace, is_live_terminal
 from nbdist.views.dashboard.words import picture_text
 from nbdist.views.screen import is_watched
 from nbdist.views.slot import Slot
@@ -88,35 +90,51 @@ def close_pages() -> None:
         widget.close_widgets()
 
 
-def can_show(shell: Any) -> bool:
-    """Whether this front end can show a dashboard at all.
+def can_show(shell: Any, *, in_background: bool = False) -> bool:
+    """Whether there is a place for the dashboard of a run at all.
 
     Args:
         shell: the notebook's IPython, or None in a plain Python process.
+        in_background: whether nobody waits for the run: in a terminal one types where it would stand.
     """
-    return getattr(shell, "kernel", None) is not None and os.environ.get(CHOICE) != "none"
+    if os.environ.get(CHOICE) == "none":
+        return False
+    return _is_notebook(shell) or (not in_background and is_live_terminal(shell))
 
 
-def has_dashboard(shell: Any, wanted: bool) -> bool:
-    """Whether somebody may look at one while the run goes on.
-
-    Args:
-        wanted: whether the user wants one.
-    """
-    return wanted and can_show(shell) and is_watched(shell)
+def has_dashboard(shell: Any, options: Options) -> bool:
+    """Whether somebody may look at one while the run goes on."""
+    is_possible = can_show(shell, in_background=options.background is not None)
+    return options.dashboard and is_possible and is_watched(shell)
 
 
-class Place:
-    """Where the dashboard of one run is shown: under the cell that runs now.
+class Place(Protocol):
+    """Where the dashboard of one run is shown.
 
     What shows it is made late: most runs end before there is anything to see, and need not wait for imports.
+
+    Attributes:
+        is_watched: whether somebody looks on while the run lasts.
+    """
+
+    is_watched: bool
+
+    def face(self) -> Face:
+        """What shows the run while it goes on."""
+
+    def show_still(self, still: Mapping[str, str]) -> None:
+        """Show a run that has ended unseen."""
+
+
+class NotebookPlace:
+    """Under the cell that runs now.
 
     Args:
         shell: the notebook's IPython; its front end can show a dashboard.
         on_button: see `WidgetFace`.
 
     Attributes:
-        is_watched: whether somebody looks on while the run lasts.
+        is_watched: see `Place`.
     """
 
     def __init__(self, shell: Any, on_button: Callable[[str], None] | None = None):
@@ -125,7 +143,7 @@ class Place:
         self.is_watched = is_watched(shell)
 
     def face(self) -> Face:
-        """What shows the run while it goes on."""
+        """See `Place`."""
         choice = os.environ.get(CHOICE, "")
         if choice != "html" and (choice == "widget" or _shows_widgets()):
             with fork_gate:
@@ -134,7 +152,7 @@ class Place:
         return HtmlFace(self._slot)
 
     def show_still(self, still: Mapping[str, str]) -> None:
-        """Show a run that has ended unseen."""
+        """See `Place`."""
         if not self.is_watched:
             # Its text comes first and by itself: tests of notebooks compare that, and it is the same on every
             # run, which the times and sizes of the HTML are not.
@@ -144,6 +162,15 @@ class Place:
     def show_here(self) -> None:
         """Show it in the cell that runs, too, if it does not stand there."""
         self._slot.show_here()
+
+
+def place_for(shell: Any) -> Place:
+    """The place of a run that is waited for; `can_show` has said that there is one."""
+    return NotebookPlace(shell) if _is_notebook(shell) else TerminalPlace()
+
+
+def _is_notebook(shell: Any) -> bool:
+    return getattr(shell, "kernel", None) is not None
 
 
 def _shows_widgets() -> bool:
