@@ -130,7 +130,7 @@ def _of_many_ranks() -> Iterator[Row]:
                     metrics.add(rank, event)
                 else:
                     state = fold(state, rank, event)
-            tail.add([Stream("stdout", f"[{rank}] at step {picture}\n")])
+            tail.add([Stream("stdout", f"at step {picture}\n", (rank,))])
         folded_s = time.thread_time()
         new = composer.picture(state, tail)
         composed_s = time.thread_time()

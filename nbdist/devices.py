@@ -5,7 +5,6 @@ GPUs are found through NVML, never through CUDA: a process that has touched CUDA
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nbdist.errors import OptionError
+from nbdist.nvml import memory_of, read_memory
 
 CPU_RANKS = 2
 """How many ranks ``auto`` starts on a machine without a GPU."""
@@ -146,31 +146,14 @@ def memory_of_gpus(devices: Collection[str]) -> dict[str, tuple[int, int]]:
 
     gpus = this_machine().gpus
     chosen = {device: gpus[int(device.partition(":")[2])] for device in devices}
-    memory = read_memory(pynvml, list(chosen.values()))
+    memory = read_memory(pynvml, [gpu.uuid for gpu in chosen.values()])
     return {device: memory[gpu.uuid] for device, gpu in chosen.items() if gpu.uuid in memory}
-
-
-def read_memory(nvml: Any, gpus: Collection[Gpu]) -> dict[str, tuple[int, int]]:
-    """Bytes of memory in use and in all, by the GPU's UUID; as `read_gpus`."""
-    found = {}
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:  # the driver has gone since the GPUs were found
-        return {}
-    try:
-        for gpu in gpus:
-            with contextlib.suppress(nvml.NVMLError):
-                memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
-                found[gpu.uuid] = int(memory.used), int(memory.total)
-    finally:
-        nvml.nvmlShutdown()
-    return found
 
 
 def _read_gpu(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
-        memory_bytes = nvml.nvmlDeviceGetMemoryInfo(handle).total
+        _, memory_bytes = memory_of(nvml, handle)
     except nvml.NVMLError_NotSupported:  # GPUs that share the CPU's memory
         memory_bytes = 0
     return Gpu(

@@ -22,6 +22,7 @@ the raise are nbdist's own and tell a user nothing.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -199,13 +200,23 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 def bytes_text(size_bytes: int) -> str:
     """A size as it is written in messages.
 
-    >>> bytes_text(4), bytes_text(1536), bytes_text(3 * 2**30)
-    ('4 bytes', '1.5 KiB', '3.0 GiB')
+    >>> bytes_text(4), bytes_text(1536), bytes_text(139 * 2**30)
+    ('4 bytes', '1.5 KiB', '139 GiB')
     """
     size, unit = float(size_bytes), 0
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
-    return f"{size:,.1f} {_UNITS[unit]}" if unit else f"{size_bytes:,} {_UNITS[0]}"
+    number = tenths_text(size) if unit and size < 100 else f"{math.floor(size + 0.5):,}"
+    return f"{number} {_UNITS[unit]}"
+
+
+def tenths_text(number: float) -> str:
+    """A number that is not negative to one decimal place, halves upwards.
+
+    >>> tenths_text(1.25), tenths_text(1024)
+    ('1.3', '1,024.0')
+    """
+    return f"{math.floor(number * 10 + 0.5) / 10:,.1f}"
 
 
 def ranks_phrase(ranks: Sequence[int]) -> str:

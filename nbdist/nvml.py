@@ -1,9 +1,10 @@
-"""What one GPU does at this moment, read through NVML."""
+"""What GPUs do at this moment, read through NVML."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from nbdist.figures import GpuUsage
@@ -42,7 +43,7 @@ class GpuGauge:
             pid: whose memory on it is told; None for this process. In a container NVML may not know it.
         """
         nvml, handle = self._nvml, self._handle
-        memory = self._told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        used_bytes, total_bytes = self._told(lambda: memory_of(nvml, handle)) or (None, None)
         busy = self._told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         power_mw = self._told(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         temperature = self._told(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
@@ -52,8 +53,8 @@ class GpuGauge:
         return GpuUsage(
             use=None if busy is None else busy / 100,
             memory_bytes=sum(own) if own and None not in own else None,
-            used_bytes=None if memory is None else int(memory.used),
-            total_bytes=None if memory is None else int(memory.total),
+            used_bytes=used_bytes,
+            total_bytes=total_bytes,
             power_w=None if power_mw is None else power_mw / 1000,
             temperature_c=None if temperature is None else float(temperature),
         )
@@ -63,3 +64,32 @@ class GpuGauge:
             return ask()
         except self._nvml.NVMLError:  # this GPU, driver or slice does not tell it
             return None
+
+
+def read_memory(nvml: Any, uuids: Collection[str]) -> dict[str, tuple[int, int]]:
+    """`memory_of` GPUs, by their UUIDs, without those of which NVML does not tell.
+
+    The driver is closed again: no open device file is left for a fork to inherit.
+    """
+    found = {}
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:  # the driver has gone since the GPUs were found
+        return {}
+    try:
+        for uuid in uuids:
+            with contextlib.suppress(nvml.NVMLError):
+                found[uuid] = memory_of(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
+    finally:
+        nvml.nvmlShutdown()
+    return found
+
+
+def memory_of(nvml: Any, handle: Any) -> tuple[int, int]:
+    """Bytes of a GPU's memory that are in use, by whomever, and all that there are.
+
+    Raises:
+        nvml.NVMLError: NVML does not tell.
+    """
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return int(memory.used), int(memory.total)

@@ -17,7 +17,7 @@ def batch(world_size: int, **options: object) -> TextView:
 
 def text_of(items: Iterable[Item]) -> str:
     return "".join(
-        item.text if isinstance(item, Stream) else f"<{item.ranks} {item.display}>" for item in items
+        item.labelled if isinstance(item, Stream) else f"<{item.ranks} {item.display}>" for item in items
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -189,6 +190,30 @@ def test_patches_come_ten_times_a_second_at_most_and_end_in_the_last_picture(wid
             if not (is_keyframe and by_patches.picture):
                 by_patches.take(message)
     assert without_none(by_patches.picture) == without_none(page.picture)
+
+
+def test_the_log_knows_who_printed_a_line_that_looks_like_another_ranks(widgets: NotebookKernel) -> None:
+    code = """\
+%%distributed -d 4
+import sys, time
+print("[0] of all")
+print("[2] of some" if rank else "mine")
+if rank == 3:
+    print("[0] 10%\\r[0] done", file=sys.stderr)
+    print("\\x1b[32m[1] green\\x1b[0m")
+time.sleep(1.5)
+"""
+    run = watched(widgets, code).check()
+    green = "\x1b[32m[1] green\x1b[0m"
+    assert run.stdout == f"[0] of all\n[0] mine\n[1-3] [2] of some\n[3] {green}\n"
+    (page,) = pages(run)
+    lines = [(one["of"], one["text"]) for one in page.picture["log"]["lines"].values()]
+    assert lines[:3] == [([], "[0] of all"), ([0], "mine"), ([1, 2, 3], "[2] of some")]
+    assert sorted(lines[3:]) == [([3], green), ([3], "[0] done")]
+    html = assert_stays(run, "cell: finished on 4 ranks")
+    own = [re.findall(r"mine|of all|of some|done|green", part) for part in html.split("<summary")[-4:]]
+    assert own[:3] == [["mine"], ["of some"], ["of some"]]
+    assert sorted(own[3]) == ["done", "green", "of some"]
 
 
 def without_none(value: Any) -> Any:

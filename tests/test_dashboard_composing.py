@@ -7,6 +7,7 @@ import time
 from array import array
 
 import pytest
+from printing import live, printed
 
 from nbdist.errors import Failure
 from nbdist.figures import GpuUsage, Logged, Usage
@@ -17,6 +18,7 @@ from nbdist.views.dashboard.composing import Composer, Ending, Facts, models_tex
 from nbdist.views.dashboard.picture import Picture, patch_between
 from nbdist.views.items import Shown, Stream
 from nbdist.views.tail import Tail
+from nbdist.views.text import TextView
 
 CELL = ["%%distributed -d 2", "import time", "dist.barrier()", "time.sleep(9)"]
 
@@ -110,21 +112,74 @@ def test_metrics_are_in_cards_and_charts_and_what_is_not_finite_in_neither():
     assert picture["charts"]["odd"]["mean"] == [None]
 
 
-def test_lines_of_the_log_know_their_ranks_and_keep_their_numbers():
+def logged(view: TextView, now_s: float = 10.0) -> list[tuple[str, list[int], str, str]]:
+    """The log of all that four ranks have printed and shown there."""
     tail = Tail()
-    tail.add([Stream("stdout", "both\n[1] one\n"), Stream("stderr", "[7] not a rank\n")])
+    tail.add([*view.take(now_s / 2), *view.take(now_s)])
+    lines = picture_of(running(4), tail)["log"]["lines"].values()
+    return [(line["ranks"], line["of"], line["kind"], line["text"]) for line in lines]
+
+
+def test_lines_of_the_log_know_who_printed_them_whatever_they_look_like():
+    own = ["[0] of all\n", "[7] of all\n", "[1-3] of all\n"]
+    view = printed(live(4), *("".join(own) + f"{'zero' if rank == 0 else '[0] some'}\n" for rank in range(4)))
+    view.text(2, "stderr", "[0] own\n", 0.0)
+    assert logged(view) == [
+        *(("", [], "stdout", line[:-1]) for line in own),
+        ("0", [0], "stdout", "zero"),
+        ("1-3", [1, 2, 3], "stdout", "[0] some"),
+        ("2", [2], "stderr", "[0] own"),
+    ]
+
+
+def test_lines_of_the_log_know_who_printed_them_in_colour_and_over_one_another():
+    view = live(4)
+    view.text(1, "stdout", "\x1b[31m[0] red\nstill red\x1b[0m\n", 0.0)
+    view.text(3, "stdout", "\r[0] 10%\r[0] 20%\r[0] done\n\n", 0.0)
+    assert logged(view) == [
+        ("1", [1], "stdout", "\x1b[31m[0] red\x1b[0m"),
+        ("3", [3], "stdout", "[0] done"),
+        ("1", [1], "stdout", "\x1b[31mstill red\x1b[0m"),
+        ("3", [3], "stdout", ""),
+    ]
+
+
+def test_a_line_that_is_not_ended_yet_is_its_ranks_and_what_takes_its_place_another_ones():
+    view, tail = live(4), Tail()
+    view.text(2, "stdout", "\r[0] 10%", 0.0)
+    tail.add([*view.take(0.0), *view.take(0.2)])
+    (line,) = picture_of(running(4), tail)["log"]["lines"].values()
+    assert (line["of"], line["text"]) == ([2], "[0] 10%")
+    view.text(3, "stdout", "\n", 0.3)
+    tail.add([*view.take(0.3), *view.take(0.5)])
+    lines = picture_of(running(4), tail)["log"]["lines"].values()
+    assert [(line["of"], line["text"]) for line in lines] == [([3], ""), ([2], "[0] 10%")]
+
+
+def test_a_display_of_another_rank_is_that_ranks_in_the_log():
+    view = live(4)
+    for rank in (0, 2):
+        view.display(rank, Display(kind="display", data={"text/html": f"<b>{rank}</b>"}), 0.0)
+    assert logged(view) == [
+        ("", [], "html", "<div><b>0</b></div>"),
+        ("2", [2], "html", "<div><b>2</b></div>"),
+    ]
+
+
+def test_lines_of_the_log_keep_their_numbers():
+    tail = Tail()
+    tail.add([Stream("stdout", "one\ntwo\n"), Stream("stderr", "three\n")])
     composer = Composer(facts(), Metrics())
     first = composer.picture(running(), tail)["log"]
-    assert [(line["of"], line["kind"], line["text"]) for line in first["lines"].values()] == [
-        ([], "stdout", "both"),
-        ([1], "stdout", "one"),
-        ([], "stderr", "[7] not a rank"),
-    ]
     tail.add([Shown((), Display(kind="display", data={"text/html": "<b>x</b>"})), Stream("stdout", "more\n")])
     second = composer.picture(running(), tail)["log"]
     assert list(second["lines"])[:3] == list(first["lines"])
     assert [line["kind"] for line in second["lines"].values()][3:] == ["html", "stdout"]
-    tail.add([Stream("stdout", "x\n" * 300)])
+    tail.add([Stream("stdout", "goes ")])
+    (number, line) = list(composer.picture(running(), tail)["log"]["lines"].items())[-1]
+    tail.add([Stream("stdout", "on\n")])
+    assert composer.picture(running(), tail)["log"]["lines"][number] == {**line, "text": "goes on"}
+    tail.add([Stream("stdout", "x\n" * 299)])
     last = composer.picture(running(), tail)["log"]
     assert last["first"] == min(map(int, last["lines"])) == 3  # the display is kept
     assert last["left_out"] + len(last["lines"]) - 1 == 304

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import random
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +13,10 @@ import pictures
 import pytest
 from dashboard_page import CHROMIUM, DashboardPage, chromium, dashboard
 from playwright.sync_api import Browser, expect
+
+from nbdist.errors import bytes_text
+from nbdist.views.dashboard import words
+from nbdist.views.dashboard.static import picture_html
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium: apt-get install chromium")
 
@@ -119,12 +125,12 @@ def test_seconds_are_counted_by_the_kernels_clock_until_the_end(panel):
     panel.page.clock.install()
     panel.open(pictures.running())
     elapsed = panel.page.locator(".nbd-elapsed")
-    expect(elapsed).to_have_text("12:34")
+    expect(elapsed).to_have_text("12 min 34 s")
     panel.page.clock.run_for(61_000)
-    expect(elapsed).to_have_text("13:35")
+    expect(elapsed).to_have_text("13 min 35 s")
     panel.patch(2, {"heading": {"state": "finished", "ended_ms": pictures.BEGUN_MS + 820_000}})
     panel.page.clock.run_for(20_000)
-    expect(elapsed).to_have_text("13:40")
+    expect(elapsed).to_have_text("13 min 40 s")
 
 
 # ---- ranks and failures ----
@@ -148,7 +154,7 @@ def test_64_ranks_are_seen_at_once(panel):
 def test_a_card_says_all_of_its_rank(panel):
     panel.open(pictures.on_gpus())
     text = panel.page.locator(".nbd-card").nth(2).inner_text()
-    for part in ("Rank 2", "cuda:2", "running", "loss = criterion(model(images), labels)", "93 %", "64.1 / 139 GiB", "0.4323", "12.3 steps/s", "62 %"):  # fmt: skip
+    for part in ("Rank 2", "cuda:2", "running", "loss = criterion(model(images), labels)", "93%", "64.1 of 139 GiB", "0.4323", "12.3 steps/s", "62%"):  # fmt: skip
         assert part in text
 
 
@@ -222,6 +228,53 @@ def test_what_was_folded_stays_folded(panel):
     panel.keyframe(9, pictures.running())
     expect(fold).to_have_attribute("aria-expanded", "false")
     expect(panel.page.locator(".nbd-card").first).to_be_hidden()
+
+
+# ---- numbers ----
+
+
+def numbers() -> list[float]:
+    """Of every size, those that lie between two roundings among them."""
+    rng = random.Random(0)
+    drawn = [rng.choice((1, -1)) * 10 ** rng.uniform(-12, 12) for _ in range(500)]
+    drawn += [float(f"{number:.{digits}g}") for number in drawn for digits in (1, 3, 5)]
+    halves = [100.25, 1.03125, 0.5, 1000.5, 999.95, 0.00099996, 999_999.7, 1e-3, 123_456_789, 1e9, 1e21]
+    return [0.0, -0.0, *range(20), *halves, *(-number for number in halves), *drawn]
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "takes"),
+    [
+        ("numberText", words.number_text, lambda number: [number]),
+        ("bytesText", bytes_text, lambda number: [int(abs(number))]),
+        ("partText", words.part_text, lambda number: [int(abs(number)), 139 * 2**30]),
+        ("percentText", words.percent_text, lambda number: [abs(number) % 2]),
+        ("coresText", words.cores_text, lambda number: [round(abs(number) % 1e4, 2)]),
+        ("elapsedText", words.elapsed_text, lambda number: [number]),
+    ],
+)
+def test_numbers_read_the_same_in_the_page_and_in_what_is_kept_of_it(panel, name, written, takes):
+    panel.open(pictures.running())
+    given = [takes(number) for number in numbers()]
+    shown = panel.page.evaluate(
+        "async ([name, given]) => { const m = await import('/dashboard.js'); return given.map((a) => m[name](...a)); }",
+        [name, given],
+    )
+    assert [(one, text) for one, text in zip(given, shown, strict=True) if written(*one) != text] == []
+
+
+@pytest.mark.parametrize("scene", ["running", "on_gpus"])
+def test_a_picture_has_the_same_numbers_in_the_page_and_in_what_is_kept_of_it(panel, scene):
+    picture = getattr(pictures, scene)()
+    panel.open(picture)
+    kept = html.unescape(re.sub("<[^>]*>", "\n", picture_html(picture, live=True, now_ms=pictures.NOW_MS)))
+    kept = kept.replace("\u00a0", " ")
+    found = 0
+    for part in (".nbd-meter-value", ".nbd-metric-value", ".nbd-elapsed", ".nbd-bar-count .nbd-part"):
+        for text in panel.page.locator(part).all_text_contents():
+            assert re.search(rf"(?<![\d.]){re.escape(text)}(?![\d.])", kept), f"{part}: {text!r}"
+            found += 1
+    assert found > 8
 
 
 # ---- charts ----
@@ -314,6 +367,23 @@ def test_the_log_is_filtered_and_searched(panel):
     assert log_texts(panel) == ["Loss 1", "loss 2.loss"]
     panel.page.get_by_label("search the log").fill("2.l")
     assert log_texts(panel) == ["loss 2.loss"]
+
+
+def test_whose_a_line_is_does_not_depend_on_how_it_begins(panel):
+    lines = [
+        pictures.line("[0] of all"),
+        pictures.line("[1] of rank 0", [0]),
+        pictures.line("\x1b[31m[0] of rank 1", [1]),
+        pictures.line("<b>[0] a display of rank 1</b>", [1], "html"),
+    ]
+    panel.open(pictures.picture({str(r): pictures.rank(r) for r in range(2)}, log=pictures.log(lines)))
+    chosen = panel.page.get_by_label("show only the lines of these ranks").locator("visible=true")
+    chosen.select_option("rank 0")
+    assert log_texts(panel) == ["[0] of all", "[1] of rank 0"]
+    chosen.select_option("rank 1")
+    assert log_texts(panel) == ["[0] of all", "[0] of rank 1", "[0] a display of rank 1"]
+    labels = panel.page.locator(".nbd-line:visible .nbd-line-ranks").all_text_contents()
+    assert labels == ["", "[1]", "[1]"]
 
 
 def test_a_log_without_lines_has_nothing_to_search(panel):

@@ -161,6 +161,14 @@ def test_displays_stay_as_the_user_made_them() -> None:
     Page(before + after)
 
 
+def test_a_display_says_whose_it_is() -> None:
+    page = page_of(
+        a_picture(lines=[a_line("<b>mine</b>", "2", [2], "html"), a_line("<b>all</b>", kind="html")])
+    )
+    assert "[2] mine\n" in page.text
+    assert "] all" not in page.text
+
+
 def test_a_display_that_is_too_large_is_told() -> None:
     lines = [a_line("x" * 300_000, kind="html"), a_line("after")]
     assert "a display of 300,000 characters is not kept here" in page_of(a_picture(lines=lines)).text
@@ -219,8 +227,8 @@ def test_a_run_that_has_finished() -> None:
     page = page_of(finished())
     assert page.text.split("\n")[1] == "train finished · 4 ranks · 4 × NVIDIA H200 · 2 min 23 s"
     assert [alt.split(";")[0] for alt in page.alts[:2]] == [
-        "loss: 0.2893 at step 1990",
-        "accuracy: 0.2117 at step 1990",
+        "loss: 0.2893 at step 1,990",
+        "accuracy: 0.2117 at step 1,990",
     ]
     assert page.counts["progress"] == 0
     assert "loss 0.4331, accuracy 0.881, 12.5 steps/s" in page.text
@@ -229,7 +237,7 @@ def test_a_run_that_has_finished() -> None:
 
 def test_a_run_that_goes_on_says_where_ranks_are_and_how_far() -> None:
     page = page_of(a_picture(), live=True)
-    assert "epoch 1 · ranks 0-3 421 of 1000 · 12.5 it/s · 46 s left" in page.text
+    assert "epoch 1 · ranks 0-3 42% · 421 of 1,000 · 12.5 it/s · 46 s left" in page.text
     assert 'value="0.4210"' in picture_html(a_picture(), live=True)
     assert "running for 2.4 sline 12: loss.backward()" in page.text
     assert "train running · 4 ranks · 4 × NVIDIA H200 · 1 min 23 s" in page.text
@@ -268,8 +276,8 @@ def test_use_is_of_the_gpu_or_of_the_cores() -> None:
         "2": a_rank(gpu=None, cpu=None, memory_bytes=None),
     }
     text = page_of(a_picture(ranks=ranks)).text
-    assert "GPU\u00a050%2.0\u00a0of\u00a0139.0\u00a0GiB" in text  # in a narrow column, too
-    assert "CPU\u00a0150%1.0\u00a0GiB" in text
+    assert "GPU\u00a050%3.0\u00a0of\u00a0139\u00a0GiB" in text  # in a narrow column, too
+    assert "1.5\u00a0cores1.0\u00a0GiB" in text
     unknown = page_of(a_picture(ranks={"0": ranks["2"]})).text
     assert "use" not in unknown
 

@@ -55,11 +55,11 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
 def test_plain_lines() -> None:
     assert picture_lines(a_picture(), width=120, now_ms=NOW_MS) == [
         "train running · 4 ranks · 4 × NVIDIA H200 · 1 min 23 s",
-        "rank  state    where                             use                        last metrics",
-        "0     running  line 12: loss.backward() · 2.4 s  GPU 90% 61.0 of 139.0 GiB  loss 0.4231, accuracy 0.881, 12.5 steps/s",
-        "1     running  line 12: loss.backward() · 2.4 s  GPU 91% 61.0 of 139.0 GiB  loss 0.4331, accuracy 0.881, 12.5 steps/s",
-        "2     running  line 12: loss.backward() · 2.4 s  GPU 92% 61.0 of 139.0 GiB  loss 0.4431, accuracy 0.881, 12.5 steps/s",
-        "3     running  line 12: loss.backward() · 2.4 s  GPU 93% 61.0 of 139.0 GiB  loss 0.4531, accuracy 0.881, 12.5 steps/s",
+        "rank  state    where                             use                      last metrics",
+        "0     running  line 12: loss.backward() · 2.4 s  GPU 90% 62.0 of 139 GiB  loss 0.4231, accuracy 0.881, 12.5 steps/s",
+        "1     running  line 12: loss.backward() · 2.4 s  GPU 91% 62.0 of 139 GiB  loss 0.4331, accuracy 0.881, 12.5 steps/s",
+        "2     running  line 12: loss.backward() · 2.4 s  GPU 92% 62.0 of 139 GiB  loss 0.4431, accuracy 0.881, 12.5 steps/s",
+        "3     running  line 12: loss.backward() · 2.4 s  GPU 93% 62.0 of 139 GiB  loss 0.4531, accuracy 0.881, 12.5 steps/s",
         "epoch 1   42% ━━━━━━━━╌╌╌╌╌╌╌╌╌╌╌╌  421/1000  12.5 it/s  46 s left",
     ]
 

@@ -5,31 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_nvml import FakeNvml, gpus
 
 from nbdist.devices import (
     CPU_RANKS,
-    Gpu,
     Machine,
     gpu_of,
     read_gpus,
-    read_memory,
     resolve,
     this_machine,
     visible_gpus,
 )
 from nbdist.errors import OptionError
-
-GIB = 2**30
-
-
-def gpus(count: int) -> tuple[Gpu, ...]:
-    uuids = ["GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44"]
-    return tuple(Gpu(index=i, uuid=uuids[i], name="H200", memory_bytes=141 * GIB) for i in range(count))
-
 
 LAPTOP = Machine(cpu_count=4, no_gpu_reason="NVML: NVML Shared Library Not Found")
 WITH_ONE = Machine(gpus=gpus(1), cpu_count=4)
@@ -136,61 +126,6 @@ def test_a_mig_slice_is_one_device_taken_on_trust(variable: str) -> None:
     assert resolve("auto", "auto", Machine(gpus=(slice_,))) == ("cuda:0",)
 
 
-class FakeNvml:
-    """Stands for the module ``pynvml``: a driver with some GPUs, or a step that fails."""
-
-    class NVMLError(Exception):
-        pass
-
-    class NVMLError_NotSupported(NVMLError):  # noqa: N801 (pynvml's name)
-        pass
-
-    def __init__(self, count: int, fails_at: str = "", error: type[BaseException] = NVMLError) -> None:
-        self.count, self.fails_at, self.error = count, fails_at, error
-        self.is_open = False
-        self.shutdown_count = 0
-
-    def _step(self, name: str) -> None:
-        assert self.is_open, f"{name} before nvmlInit"
-        if name == self.fails_at:
-            raise self.error(f"{name} failed")
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self.is_open = True
-        try:
-            self._step("nvmlInit")
-        except self.NVMLError:
-            self.is_open = False
-            raise
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self._step("nvmlShutdown")
-        self.is_open = False
-        self.shutdown_count += 1
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        self._step("nvmlDeviceGetCount")
-        return self.count
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu:  # noqa: N802
-        self._step("nvmlDeviceGetHandleByIndex")
-        return gpus(self.count)[index]
-
-    def nvmlDeviceGetUUID(self, handle: Gpu) -> str:  # noqa: N802
-        self._step("nvmlDeviceGetUUID")
-        return handle.uuid
-
-    def nvmlDeviceGetName(self, handle: Gpu) -> str:  # noqa: N802
-        return handle.name
-
-    def nvmlDeviceGetMemoryInfo(self, handle: Gpu) -> SimpleNamespace:  # noqa: N802
-        self._step("nvmlDeviceGetMemoryInfo")
-        return SimpleNamespace(total=handle.memory_bytes, used=GIB * (1 + handle.index))
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Gpu:  # noqa: N802
-        return next(gpu for gpu in gpus(self.count) if gpu.uuid == uuid)
-
-
 @pytest.mark.parametrize("count", [1, 4])
 def test_gpus_are_read_and_nvml_is_shut_down(count: int) -> None:
     nvml = FakeNvml(count)
@@ -209,34 +144,20 @@ def test_a_driver_without_gpus() -> None:
     [("nvmlInit", 0), ("nvmlDeviceGetCount", 1), ("nvmlDeviceGetHandleByIndex", 1), ("nvmlDeviceGetUUID", 1)],
 )
 def test_a_step_of_nvml_that_fails_is_the_reason(step: str, shutdown_count: int) -> None:
-    nvml = FakeNvml(2, fails_at=step)
+    nvml = FakeNvml(2, step)
     assert read_gpus(nvml) == ((), f"NVML: {step} failed")
     assert nvml.shutdown_count == shutdown_count
     assert not nvml.is_open
 
 
 def test_a_gpu_that_does_not_tell_its_memory() -> None:
-    nvml = FakeNvml(1, "nvmlDeviceGetMemoryInfo", FakeNvml.NVMLError_NotSupported)
+    nvml = FakeNvml(1, "nvmlDeviceGetMemoryInfo", error=FakeNvml.NVMLError_NotSupported)
     ((gpu,), _) = read_gpus(nvml)
     assert gpu.memory_bytes == 0
 
 
-def test_memory_in_use_is_read_and_nvml_is_shut_down() -> None:
-    nvml = FakeNvml(4)
-    used = read_memory(nvml, gpus(4)[1:3])
-    assert used == {"GPU-aa22": (2 * GIB, 141 * GIB), "GPU-bb33": (3 * GIB, 141 * GIB)}
-    assert not nvml.is_open
-
-
-@pytest.mark.parametrize("step", ["nvmlInit", "nvmlDeviceGetMemoryInfo"])
-def test_memory_that_nvml_does_not_tell_is_left_out(step: str) -> None:
-    nvml = FakeNvml(2, fails_at=step)
-    assert read_memory(nvml, gpus(2)) == {}
-    assert not nvml.is_open
-
-
 def test_an_error_that_is_not_nvml_s_still_shuts_it_down() -> None:
-    nvml = FakeNvml(1, "nvmlDeviceGetCount", KeyboardInterrupt)
+    nvml = FakeNvml(1, "nvmlDeviceGetCount", error=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         read_gpus(nvml)
     assert not nvml.is_open

@@ -2,79 +2,57 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from fake_nvml import GIB, FakeNvml
 
 from nbdist.figures import GpuUsage, Usage
-from nbdist.nvml import GpuGauge
+from nbdist.nvml import GpuGauge, read_memory
 from nbdist.state import first_state, fold
 from nbdist.worker.gauges import ProcessGauge
 
 
-class FakeNvml:
-    """Stands for ``pynvml``: one GPU, which does not tell what is in `silent`."""
-
-    NVML_TEMPERATURE_GPU = 0
-
-    class NVMLError(Exception):
-        pass
-
-    class NVMLError_NotSupported(NVMLError):  # noqa: N801 (pynvml's name)
-        pass
-
-    def __init__(self, *silent: str):
-        self._silent = silent
-        self.open = 0
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.open -= 1
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self._silent:
-            raise self.NVMLError_NotSupported
-        own = SimpleNamespace(pid=os.getpid(), usedGpuMemory=5)
-        answers = {
-            "nvmlDeviceGetHandleByUUID": "handle",
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=7, total=10),
-            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=25),
-            "nvmlDeviceGetPowerUsage": 300_500,
-            "nvmlDeviceGetTemperature": 61,
-            "nvmlDeviceGetComputeRunningProcesses": [own, SimpleNamespace(pid=1, usedGpuMemory=2)],
-        }
-        return lambda *_: answers[name]
-
-
 def test_a_gpu_is_read() -> None:
-    nvml = FakeNvml()
-    gauge = GpuGauge(nvml, "GPU-1")
+    nvml = FakeNvml(1)
+    gauge = GpuGauge(nvml, "GPU-aa11")
     assert gauge.read() == GpuUsage(
-        use=0.25, memory_bytes=5, used_bytes=7, total_bytes=10, power_w=300.5, temperature_c=61.0
+        use=0.25, memory_bytes=5, used_bytes=GIB, total_bytes=141 * GIB, power_w=300.5, temperature_c=61.0
     )
     gauge.close()
-    assert nvml.open == 0
+    assert not nvml.is_open
 
 
 def test_what_a_gpu_does_not_tell_is_none() -> None:
     """As of a MIG slice."""
     asked = ("UtilizationRates", "PowerUsage", "Temperature", "ComputeRunningProcesses")
-    nvml = FakeNvml(*(f"nvmlDeviceGet{name}" for name in asked))
-    assert GpuGauge(nvml, "MIG-1").read() == GpuUsage(used_bytes=7, total_bytes=10)
+    nvml = FakeNvml(2, *(f"nvmlDeviceGet{name}" for name in asked))
+    assert GpuGauge(nvml, "GPU-aa22").read() == GpuUsage(used_bytes=2 * GIB, total_bytes=141 * GIB)
+    silent = FakeNvml(1, "nvmlDeviceGetMemoryInfo", error=FakeNvml.NVMLError_NotSupported)
+    assert GpuGauge(silent, "GPU-aa11").read().used_bytes is None
 
 
 def test_a_gpu_that_is_not_there_leaves_no_driver_open() -> None:
-    nvml = FakeNvml("nvmlDeviceGetHandleByUUID")
+    nvml = FakeNvml(1)
     with pytest.raises(FakeNvml.NVMLError):
-        GpuGauge(nvml, "GPU-1")
-    assert nvml.open == 0
+        GpuGauge(nvml, "GPU-bb33")
+    assert not nvml.is_open
+
+
+def test_memory_in_use_is_read_and_nvml_is_shut_down() -> None:
+    nvml = FakeNvml(4)
+    used = read_memory(nvml, ["GPU-aa22", "GPU-bb33", "GPU-gone"])
+    assert used == {"GPU-aa22": (2 * GIB, 141 * GIB), "GPU-bb33": (3 * GIB, 141 * GIB)}
+    assert not nvml.is_open
+
+
+@pytest.mark.parametrize("step", ["nvmlInit", "nvmlDeviceGetMemoryInfo"])
+def test_memory_that_nvml_does_not_tell_is_left_out(step: str) -> None:
+    nvml = FakeNvml(2, step)
+    assert read_memory(nvml, ["GPU-aa11"]) == {}
+    assert not nvml.is_open
 
 
 def test_cpu_of_children_counts() -> None:

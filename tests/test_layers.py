@@ -18,8 +18,8 @@ PACKAGE = Path(__file__).parent.parent / "nbdist"
 
 ROWS = (
     {"errors", "checks", "looks", "figures", "audience"},
-    {"options", "messages", "devices", "forksafety", "shell", "nvml"},
-    {"cell", "channel", "help", "defaults"},
+    {"options", "messages", "forksafety", "shell", "nvml"},
+    {"cell", "channel", "help", "defaults", "devices"},
     {"values", "state", "metrics"},
     {"training", "views", "digits"},
     {"worker"},

@@ -20,7 +20,7 @@ def tail_of(*items: Item) -> Tail:
 
 
 def texts(tail: Tail) -> list[str]:
-    return [entry.text if isinstance(entry, Line) else str(entry.data) for entry in tail.entries]
+    return [entry.text if isinstance(entry, Line) else str(entry.display.data) for entry in tail.entries]
 
 
 def shown(text: str, display_id: str | None = None, kind: str = "display", **more: object) -> Shown:
@@ -38,6 +38,7 @@ def shown(text: str, display_id: str | None = None, kind: str = "display", **mor
         (["\r50%", "\r   \r", "a line\n", "\r60%"], ["a line", "60%"]),
         (["\r50%", "\r   \r"], [""]),
         (["windows\r\nend\r\n"], ["windows", "end"]),
+        (["\r", "50%", "\r", "60%\n"], ["60%"]),
         (["kept  \n"], ["kept  "]),
     ],
 )
@@ -75,6 +76,14 @@ def test_only_the_last_is_kept() -> None:
     assert "… 5 lines not shown here: they are whole in /logs" in tail_html(tail, "/logs")
     assert len(tail_of(*(shown(str(n)) for n in range(LATEST_DISPLAYS + 3))).entries) == LATEST_DISPLAYS
     assert len(tail_of(*(Stream("stdout", "x" * LATEST_CHARS + "\n") for _ in range(3))).entries) == 1
+
+
+def test_lines_and_displays_say_whose_they_are() -> None:
+    of_one = Shown((1,), Display(kind="display", data={"text/html": "<b>x</b>"}))
+    tail = tail_of(Stream("stdout", "[0] all\n"), Stream("stdout", "[0] some\n", (1, 2, 3)), of_one)
+    page = tail_html(tail, "")
+    assert ">[0] all\n[1-3] [0] some</pre>" in page
+    assert page.endswith(">[1]</pre>\n<div><b>x</b></div>")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_common_lines_are_shown_at_once_and_others_when_the_window_has_passed():
     assert view.take(7.0) == [Stream("stdout", "loading\n")]
     assert view.next_due_s() == 7.1
     assert view.take(7.09) == []
-    assert view.take(7.1) == [Stream("stdout", "[0] loss 0\n[1] loss 1\n")]
+    assert view.take(7.1) == [Stream("stdout", "loss 0\n", (0,)), Stream("stdout", "loss 1\n", (1,))]
     assert view.next_due_s() is None
 
 
@@ -40,7 +40,7 @@ def test_the_same_text_on_different_streams_is_not_common():
     view = live(2)
     view.text(0, "stdout", "x\n", 0.0)
     view.text(1, "stderr", "x\n", 0.0)
-    assert view.close(0.0) == [Stream("stdout", "[0] x\n"), Stream("stderr", "[1] x\n")]
+    assert view.close(0.0) == [Stream("stdout", "x\n", (0,)), Stream("stderr", "x\n", (1,))]
 
 
 def test_a_common_line_is_shown_at_once_whichever_rank_prints_it_first():
@@ -371,7 +371,8 @@ def test_an_unfinished_line_of_one_rank_ends_at_its_display():
     view.display(0, "figure", 0.0)
     view.text(1, "stdout", " and more\n", 0.0)
     assert view.close(0.0) == [
-        Stream("stdout", "[0] same\n[1] same and more\n"),
+        Stream("stdout", "same\n", (0,)),
+        Stream("stdout", "same and more\n", (1,)),
         Shown((), "figure"),
     ]
 

@@ -239,9 +239,9 @@ def test_every_rank_clears_but_the_cell_is_cleared_once_a_step():
             view.display(rank, Display(kind="clear"), step + rank / 2)
             view.text(rank, "stdout", f"step {step}\n", step + rank / 2)
     items = view.close(10.0)
-    assert [item.text if isinstance(item, Stream) else "clear" for item in items] == [
+    assert [item.labelled if isinstance(item, Stream) else "clear" for item in items] == [
         "clear",
-        "[0] step 0\n[1] step 0\n",
+        *("[0] step 0\n", "[1] step 0\n"),
         "clear",
-        "[0] step 1\n[1] step 1\n",
+        *("[0] step 1\n", "[1] step 1\n"),
     ]

@@ -80,7 +80,7 @@ def lines_of(items: Iterable[Item]) -> Iterator[tuple[str, str]]:
             yield "display", f"{item.ranks}{item.display}"
         else:
             assert item.text.endswith("\n")
-            yield from ((item.stream, line) for line in item.text[:-1].split("\n"))
+            yield from ((item.stream, line) for line in item.labelled[:-1].split("\n"))
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -9,7 +9,8 @@ from nbdist.looks import NameInfo
 from nbdist.session.fitting import devices_of
 from nbdist.session.ranks import Ranks, running
 from nbdist.session.standing import where_they_stand
-from nbdist.views.overview import RankStatus, SessionStatus, state_of
+from nbdist.views.doing import in_the_session
+from nbdist.views.overview import RankStatus, SessionStatus
 
 
 def where_ranks_stand() -> list[str]:
@@ -28,7 +29,7 @@ def status_of(name: str, what: str, ranks: Ranks, names: tuple[NameInfo, ...] | 
     gpus = memory_of_gpus([device for device in devices if device.startswith("cuda")])
     rows = []
     for rank in ranks.state.ranks:
-        state, detail = state_of(rank)
+        state, detail = in_the_session(rank)
         pid, device = ranks.pid(rank.rank), devices[rank.rank]
         used, total = gpus.get(device, (None, None))
         rows.append(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from nbdist.errors import ranks_text
 from nbdist.messages import Progress
 from nbdist.state import Bar
 
@@ -49,11 +48,11 @@ def may_still_come(progress: Progress, bars: Iterable[Bar]) -> bool:
     )
 
 
-def status_text(bars: Sequence[Bar]) -> str:
-    """Bars as one line, with the ranks that are there, where rank 0 is not."""
+def status_of(bars: Sequence[Bar]) -> tuple[str, tuple[int, ...]]:
+    """Bars as one line, and the ranks that are there, where rank 0 is not."""
     ranks = set(bars[0].parts).intersection(*(bar.parts for bar in bars))
-    label = "" if 0 in ranks else f"[{ranks_text(tuple(sorted(ranks)))}] "
-    return label + "  ".join(bar_line(bar.progress) for bar in bars)
+    text = "  ".join(bar_line(bar.progress) for bar in bars)
+    return text, () if 0 in ranks else tuple(sorted(ranks))
 
 
 def rate_of(progress: Progress) -> float:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from nbdist.errors import ranks_phrase
-from nbdist.messages import Standing
-from nbdist.shell import MODULE
 from nbdist.state import RankState, RunState
+from nbdist.views.doing import phrase
 
 Groups = Mapping[str, Sequence[RankState]]
 
@@ -87,37 +86,6 @@ def _plural(phrase: str) -> str:
         "was": "were",
     }
     return f"{plural.get(verb, verb)} {rest}".rstrip()
-
-
-def phrase(rank: RankState) -> str:
-    """What a rank does: ``waits in all_reduce at line 3 of the cell``."""
-    if rank.phase == "finished":
-        return {"failed": "has failed", "interrupted": "was stopped"}.get(rank.outcome or "", "has finished")
-    if rank.phase == "gone":
-        return "has ended"
-    if rank.phase == "idle":
-        return "is idle"
-    if rank.phase == "failing":
-        return "has failed"
-    standing = rank.standing
-    if standing is None:
-        return "is starting" if rank.phase == "starting" else "runs"
-    return f"{_verb(standing)} {_where(standing)}".rstrip()
-
-
-def _verb(standing: Standing) -> str:
-    if standing.since_s is None:
-        return "runs"
-    if not standing.idle:
-        return "computes"
-    return f"waits in {standing.collective.name}" if standing.collective else "waits"
-
-
-def _where(standing: Standing) -> str:
-    place = f"at line {standing.cell_line} of the cell" if standing.cell_line is not None else ""
-    if standing.collective is not None or standing.function in (MODULE, ""):
-        return place
-    return f"{place}, in {standing.function}" if place else f"in {standing.function}"
 
 
 def _ranks(ranks: Sequence[RankState]) -> str:

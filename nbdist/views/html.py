@@ -10,7 +10,8 @@ from typing import Any
 
 from nbdist.messages import Display
 from nbdist.views.colours import text_html
-from nbdist.views.tail import Line, Tail
+from nbdist.views.items import label_text
+from nbdist.views.tail import Figure, Line, Tail
 
 _PRE = (
     "margin:0;padding:0;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere;background:transparent"
@@ -28,16 +29,20 @@ def tail_html(tail: Tail, where: str) -> str:
     if tail.left_out:
         told = f"… {tail.left_out:,} lines not shown here: they are whole in {where}"
         parts.append(f'<div style="opacity:0.6">{html.escape(told)}</div>')
-    parts += [
-        display_html(block) if isinstance(block, Display) else _lines_html(block) for block in tail.blocks()
-    ]
+    for block in tail.blocks():
+        if not isinstance(block, Figure):
+            parts.append(_lines_html(block))
+            continue
+        if block.ranks:
+            parts.append(_lines_html([Line("stdout", label_text(block.ranks))]))
+        parts.append(display_html(block.display))
     return "\n".join(parts)
 
 
 def _lines_html(lines: Sequence[Line]) -> str:
     rows = []
     for line in lines:
-        text = text_html(line.text)
+        text = text_html(line.labelled)
         rows.append(text if line.stream == "stdout" else f'<span style="{_STDERR}">{text}</span>')
     return f'<pre style="{_PRE}">{chr(10).join(rows)}</pre>'
 

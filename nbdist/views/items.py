@@ -1,24 +1,50 @@
-"""What a view gives to the cell's output."""
+"""What a view gives to the cell's output, and how lines say whose they are."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbdist import messages
+from nbdist.errors import ranks_text
 from nbdist.views.lines import DISPLAY, STDERR, STDOUT
 
 _NAMES: dict[int, messages.Stream] = {STDOUT: "stdout", STDERR: "stderr"}
 
 
+class Entry(NamedTuple):
+    """A piece of output on its way to the items.
+
+    Attributes:
+        content: text of a stream, a display, or (inside an outlet) a gap's number of lines.
+        ranks: as of `Stream`.
+    """
+
+    kind: int
+    content: Any
+    ranks: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Text for one of the cell's streams."""
+    """Text for one of the cell's streams.
+
+    Attributes:
+        text: as the ranks wrote it.
+        ranks: who wrote its lines. Empty where they need no label: everybody's, or nbdist's own.
+    """
 
     stream: messages.Stream
     text: str
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def labelled(self) -> str:
+        """The text as the cell shows it."""
+        return labelled(self.text, self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +63,53 @@ class Shown:
 Item = Stream | Shown
 
 
-def as_items(entries: Sequence[tuple[int, Any]]) -> list[Item]:
-    """Entries, kind and content each, as items: consecutive text of one stream is one."""
+@functools.lru_cache(maxsize=4096)  # the same few ranks print over and over
+def label_text(ranks: tuple[int, ...]) -> str:
+    """What says whose something is.
+
+    >>> label_text((1, 2, 3)), label_text(())
+    ('[1-3]', '')
+    """
+    return f"[{ranks_text(ranks)}]" if ranks else ""
+
+
+def labelled(text: str, ranks: tuple[int, ...]) -> str:
+    """Lines with their label before each.
+
+    >>> labelled("one\\ntwo\\n", (0, 2))
+    '[0,2] one\\n[0,2] two\\n'
+    """
+    if not ranks or not text:
+        return text
+    *lines, rest = text.split("\n")
+    label = label_text(ranks)
+    return "".join([*(f"{label} {line}\n" for line in lines), f"{label} {rest}" if rest else ""])
+
+
+def as_items(entries: Sequence[Entry]) -> list[Item]:
+    """Entries as items: consecutive text of one stream and of the same ranks is one."""
     items: list[Item] = []
-    pieces: list[str] = []
-    for n, (kind, content) in enumerate(entries):
-        if kind == DISPLAY:
-            items.append(content)
-            continue
-        pieces.append(content)
-        if n + 1 == len(entries) or entries[n + 1][0] != kind:
-            items.append(Stream(_NAMES[kind], "".join(pieces)))
-            pieces.clear()
+    for (kind, ranks), run in groupby(entries, key=lambda entry: (entry.kind, entry.ranks)):
+        contents = [entry.content for entry in run]
+        items += contents if kind == DISPLAY else [Stream(_NAMES[kind], "".join(contents), ranks)]
     return items
 
 
-def with_few_turns(entries: list[tuple[int, Any]], most: int) -> list[tuple[int, Any]]:
+def with_few_turns(entries: list[Entry], most: int) -> list[Entry]:
     """Entries, sorted by stream between displays where the streams take turns more than `most` times.
 
-    >>> with_few_turns([(0, "a"), (1, "x"), (0, "b"), (1, "y")], most=2)
-    [(0, 'a'), (0, 'b'), (1, 'x'), (1, 'y')]
+    >>> entries = [Entry(0, "a"), Entry(1, "x"), Entry(0, "b"), Entry(1, "y")]
+    >>> [entry.content for entry in with_few_turns(entries, most=2)]
+    ['a', 'b', 'x', 'y']
     """
-    kinds = [kind for kind, _ in entries]
+    kinds = [entry.kind for entry in entries]
     turns = sum(a != b and DISPLAY not in (a, b) for a, b in pairwise(kinds))
     if turns <= most:
         return entries
-    parts = [list(part) for _, part in groupby(entries, key=lambda entry: entry[0] == DISPLAY)]
+    parts = [list(part) for _, part in groupby(entries, key=lambda entry: entry.kind == DISPLAY)]
     return [entry for part in parts for entry in _sorted_by_kind(part)]
 
 
-def _sorted_by_kind(part: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    first_kind = part[0][0]
-    return sorted(part, key=lambda entry: entry[0] != first_kind)
+def _sorted_by_kind(part: list[Entry]) -> list[Entry]:
+    first_kind = part[0].kind
+    return sorted(part, key=lambda entry: entry.kind != first_kind)

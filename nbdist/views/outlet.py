@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 from nbdist.views.flood import BURST_BYTES, LATEST_CHARS, LATEST_LINES, PERIOD_S, TOTAL_BYTES, latest
+from nbdist.views.items import Entry, label_text
 from nbdist.views.lines import DISPLAY, GAP, LINE_BYTES, STDOUT, clipped
 
 RATE_BYTES_PER_S = 100_000
@@ -25,15 +26,12 @@ _MANY_DRAWS_CHARS = 10_000
 _ENOUGH_BYTES = BURST_BYTES // 2
 """A longer line goes out once there is room for this much: what it takes beyond is missing afterwards."""
 
-Entry = tuple[int, Any]
-"""Kind and content: text of a stream, a display, or (inside an outlet) a gap's number of lines."""
-
 
 class Outlet(Protocol):
     """The gate between merged text and the cell's output."""
 
-    def put(self, kind: int, text: str) -> None:
-        """A line for a stream, with its end."""
+    def put(self, kind: int, text: str, ranks: tuple[int, ...] = ()) -> None:
+        """A line for a stream, with its end, of `ranks`, if it is to say so."""
 
     def show(self, display: object) -> None:
         """A display."""
@@ -68,10 +66,11 @@ class LiveOutlet:
         self._line_is_open = False
         self._skipping: set[int] = set()  # the streams on which the rest of a line that was cut may come
 
-    def put(self, kind: int, text: str) -> None:
+    def put(self, kind: int, text: str, ranks: tuple[int, ...] = ()) -> None:
         """See `Outlet`."""
-        self._waiting.append((kind, text))
-        self._waiting_bytes += _size(text)
+        entry = Entry(kind, text, ranks)
+        self._waiting.append(entry)
+        self._waiting_bytes += _size(entry)
         self._waiting_lines += 1
         if self._waiting_bytes > _MOST_WAITING_BYTES or self._waiting_lines > _MOST_WAITING_LINES:
             self._shorten()
@@ -83,35 +82,36 @@ class LiveOutlet:
             if not newline:
                 return
             self._skipping.remove(kind)
-        if self._waiting and self._waiting[-1][0] == kind and not self._waiting[-1][1].endswith("\n"):
-            unfinished = self._waiting.pop()[1]
-            self._waiting_bytes -= _size(unfinished)
+        last = self._waiting[-1] if self._waiting else None
+        if last is not None and last.kind == kind and not last.content.endswith("\n"):
+            self._waiting.pop()
+            self._waiting_bytes -= _size(last)
             self._waiting_lines -= 1
-            text = unfinished + text
+            text = last.content + text
         for line in text.split("\n")[:-1]:
             self.put(kind, clipped(_last_draw(line)) + "\n")
-        last = _last_draw(text[text.rfind("\n") + 1 :])
-        if len(last) > LINE_BYTES:
+        rest = _last_draw(text[text.rfind("\n") + 1 :])
+        if len(rest) > LINE_BYTES:
             self._skipping.add(kind)
-            self.put(kind, clipped(last) + "\n")
-        elif last:
-            self.put(kind, last)
+            self.put(kind, clipped(rest) + "\n")
+        elif rest:
+            self.put(kind, rest)
 
     @property
     def line_is_open(self) -> bool:
         """Whether what comes next stands on a line that has text already."""
-        if not self._waiting or self._waiting[-1][0] == GAP:
+        if not self._waiting or self._waiting[-1].kind == GAP:
             return self._line_is_open and not self._waiting
-        kind, content = self._waiting[-1]
-        return kind != DISPLAY and not content.endswith("\n")
+        last = self._waiting[-1]
+        return last.kind != DISPLAY and not last.content.endswith("\n")
 
     def show(self, display: object) -> None:
         """See `Outlet`."""
-        self._waiting.append((DISPLAY, display))
+        self._waiting.append(Entry(DISPLAY, display))
 
     def gap(self, lines: int) -> None:
         """See `Outlet`."""
-        self._waiting.append((GAP, lines))
+        self._waiting.append(Entry(GAP, lines))
 
     def take(self, now_s: float) -> list[Entry]:
         """See `Outlet`."""
@@ -119,8 +119,7 @@ class LiveOutlet:
         self._room_bytes, self._room_s = min(room_bytes, BURST_BYTES), now_s
         ready: list[Entry] = []
         while self._waiting and self._first_due_s() <= now_s:
-            kind = self._waiting[0][0]
-            if kind == GAP:
+            if self._waiting[0].kind == GAP:
                 self._next_notice_s = now_s + PERIOD_S
             ready.append(self._next())
         if self._waiting_bytes > BURST_BYTES:
@@ -129,7 +128,7 @@ class LiveOutlet:
 
     def close(self) -> list[Entry]:
         """See `Outlet`."""
-        gaps = sum(kind == GAP for kind, _ in self._waiting)
+        gaps = sum(entry.kind == GAP for entry in self._waiting)
         if self._waiting_bytes > BURST_BYTES or gaps > 1:  # one notice is enough
             self._shorten()
         return [self._next() for _ in range(len(self._waiting))]
@@ -139,37 +138,39 @@ class LiveOutlet:
         return self._first_due_s() if self._waiting else None
 
     def _first_due_s(self) -> float:
-        kind, content = self._waiting[0]
-        if kind == GAP:
+        first = self._waiting[0]
+        if first.kind == GAP:
             return self._next_notice_s
-        wanted = 0 if kind == DISPLAY else min(_size(content), _ENOUGH_BYTES)
+        wanted = 0 if first.kind == DISPLAY else min(_size(first), _ENOUGH_BYTES)
         return self._room_s + max(0.0, wanted - self._room_bytes) / RATE_BYTES_PER_S
 
     def _next(self) -> Entry:
-        kind, content = self._waiting.popleft()
-        if kind == DISPLAY:
-            return kind, content
-        if kind == GAP:
-            kind = next((kind for kind, _ in self._waiting if kind not in (GAP, DISPLAY)), STDOUT)
-            content = ("\n" if self._line_is_open else "") + notice(content, self._where)
+        entry = self._waiting.popleft()
+        if entry.kind == DISPLAY:
+            return entry
+        if entry.kind == GAP:
+            kind = next((each.kind for each in self._waiting if each.kind not in (GAP, DISPLAY)), STDOUT)
+            begin = "\n" if self._line_is_open else ""
+            entry = Entry(kind, begin + notice(entry.content, self._where))
         else:
-            size = _size(content)
+            size = _size(entry)
             self._waiting_bytes -= size
             self._waiting_lines -= 1
             self._room_bytes = max(self._room_bytes - size, -_ENOUGH_BYTES)
-        self._line_is_open = not content.endswith("\n")
-        return kind, content
+        self._line_is_open = not entry.content.endswith("\n")
+        return entry
 
     def _shorten(self) -> None:
         """Leave out all but the latest lines; displays stay."""
         entries = list(self._waiting)
-        texts = [n for n, (kind, _) in enumerate(entries) if kind not in (DISPLAY, GAP)]
-        first = len(texts) - latest(_size(entries[n][1]) for n in reversed(texts))
+        texts = [n for n, entry in enumerate(entries) if entry.kind not in (DISPLAY, GAP)]
+        first = len(texts) - latest(_size(entries[n]) for n in reversed(texts))
         begin = texts[first] if texts else len(entries)
         left_out = _lines(entries[:begin])
-        displays = [entry for entry in entries[:begin] if entry[0] == DISPLAY]
-        self._waiting = deque([*displays, *([(GAP, left_out)] if left_out else []), *entries[begin:]])
-        self._waiting_bytes = sum(_size(entries[n][1]) for n in texts[first:])
+        displays = [entry for entry in entries[:begin] if entry.kind == DISPLAY]
+        gap = [Entry(GAP, left_out)] if left_out else []
+        self._waiting = deque([*displays, *gap, *entries[begin:]])
+        self._waiting_bytes = sum(_size(entries[n]) for n in texts[first:])
         self._waiting_lines = len(texts) - first
 
 
@@ -189,15 +190,16 @@ class BatchOutlet:
         self._last: list[Entry] = []
         self._last_bytes = 0
 
-    def put(self, kind: int, text: str) -> None:
+    def put(self, kind: int, text: str, ranks: tuple[int, ...] = ()) -> None:
         """See `Outlet`."""
-        size = _size(text)
+        entry = Entry(kind, text, ranks)
+        size = _size(entry)
         self._is_full = self._is_full or self._room_bytes <= 0
         if not self._is_full:
             self._room_bytes -= size
-            self._ready.append((kind, text))
+            self._ready.append(entry)
             return
-        self._last.append((kind, text))
+        self._last.append(entry)
         self._last_bytes += size
         if len(self._last) > 2 * LATEST_LINES or self._last_bytes > 2 * LATEST_CHARS:
             self._trim()
@@ -206,7 +208,7 @@ class BatchOutlet:
         """See `Outlet`. Nobody waits for a display: what was to be kept before it is left out."""
         if self._last:
             self.gap(0)
-        self._ready.append((DISPLAY, display))
+        self._ready.append(Entry(DISPLAY, display))
 
     def gap(self, lines: int) -> None:
         """See `Outlet`."""
@@ -223,8 +225,8 @@ class BatchOutlet:
         """See `Outlet`."""
         self._trim()
         if self._left_out:
-            kind = self._last[0][0] if self._last else STDOUT
-            self._ready.append((kind, notice(self._left_out, self._where)))
+            kind = self._last[0].kind if self._last else STDOUT
+            self._ready.append(Entry(kind, notice(self._left_out, self._where)))
         self._ready += self._last
         self._last, self._last_bytes = [], 0
         return self.take(0.0)
@@ -234,11 +236,11 @@ class BatchOutlet:
         return 0.0 if self._ready else None
 
     def _trim(self) -> None:
-        kept = latest(_size(text) for _, text in reversed(self._last))
+        kept = latest(map(_size, reversed(self._last)))
         begin = len(self._last) - kept
         self._left_out += _lines(self._last[:begin])
         del self._last[:begin]
-        self._last_bytes = sum(_size(text) for _, text in self._last)
+        self._last_bytes = sum(map(_size, self._last))
 
 
 def notice(lines: int, where: str) -> str:
@@ -261,12 +263,16 @@ def _last_draw(line: str) -> str:
     return line[max(0, begin) :]
 
 
-def _size(text: str) -> int:
+def _size(entry: Entry) -> int:
+    """Bytes of a line with its label."""
+    text = f"{label_text(entry.ranks)} {entry.content}" if entry.ranks else entry.content
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def _lines(entries: Iterable[Entry]) -> int:
     """How many lines go with these entries."""
     return sum(
-        content if kind == GAP else content.count("\n") for kind, content in entries if kind != DISPLAY
+        entry.content if entry.kind == GAP else entry.content.count("\n")
+        for entry in entries
+        if entry.kind != DISPLAY
     )

@@ -5,18 +5,15 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from nbdist.errors import bytes_text, ranks_phrase
 from nbdist.looks import NameInfo
-from nbdist.state import RankState
-from nbdist.views.hang import phrase
+from nbdist.views.doing import Presence
 
 _MOST_NAMES = 30
 _CELL = "text-align: left; padding: 2px 12px 2px 0; white-space: pre-wrap"
 _DEAD = "color: #b00020"
-
-State = Literal["starting", "idle", "running", "dead"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,7 @@ class RankStatus:
     rank: int
     pid: int
     device: str
-    state: State
+    state: Presence
     detail: str = ""
     cells: int = 0
     memory_bytes: int | None = None
@@ -145,15 +142,3 @@ def _names(infos: Sequence[NameInfo]) -> Iterator[str]:
         yield f"{info.name} ({info.type_name}{size})"
     if len(infos) > _MOST_NAMES:
         yield f"and {len(infos) - _MOST_NAMES:,} more"
-
-
-def state_of(rank: RankState) -> tuple[State, str]:
-    """What a rank does, with the detail of `RankStatus`."""
-    if rank.phase == "gone":
-        death = rank.death or rank.failure
-        return "dead", death.summary if death is not None else ""
-    if rank.phase in ("finished", "idle"):
-        return "idle", {"failed": "its last work failed", "interrupted": "its last work was stopped"}.get(
-            rank.outcome or "", ""
-        )
-    return ("starting", "") if rank.phase == "starting" else ("running", phrase(rank))

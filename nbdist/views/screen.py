@@ -5,13 +5,13 @@ from __future__ import annotations
 import getpass
 import sys
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, Protocol
 
-from nbdist.errors import ranks_text
 from nbdist.messages import Asking, Display, Reply
 from nbdist.views.footer import footer, terminal_size
+from nbdist.views.items import Item, Shown, Stream, label_text
 from nbdist.views.status import MOST_CHARS
-from nbdist.views.text import Item, Shown
 
 
 def is_watched(shell: Any) -> bool:
@@ -52,15 +52,21 @@ class Screen:
         self._shell = shell
 
     def show(self, items: Sequence[Item]) -> None:
-        """Write items in their order."""
+        """Write items in their order: neighbours on one stream at once, as one message."""
         with footer.aside():
-            for item in items:
-                if not isinstance(item, Shown):
-                    footer.write(item.stream, item.text)
-                elif isinstance(item.display, Display) and item.display.at_end and self._shell is not None:
-                    self._display_at_end(item)
-                else:
-                    self._display(item)
+            for stream, run in groupby(items, key=lambda item: getattr(item, "stream", None)):
+                if stream is not None:
+                    footer.write(stream, "".join(item.labelled for item in run if isinstance(item, Stream)))
+                    continue
+                for item in run:
+                    assert isinstance(item, Shown)
+                    self._show_display(item)
+
+    def _show_display(self, item: Shown) -> None:
+        if isinstance(item.display, Display) and item.display.at_end and self._shell is not None:
+            self._display_at_end(item)
+        else:
+            self._display(item)
 
     def _show_result(self, display: Display) -> None:
         hook = self._shell.displayhook
@@ -110,7 +116,7 @@ class Screen:
             self._show_result(display)
             return
         if item.ranks and display.kind != "update":
-            footer.write("stdout", f"[{ranks_text(item.ranks)}]\n")
+            footer.write("stdout", f"{label_text(item.ranks)}\n")
         transient = {"display_id": display.display_id} if display.display_id else {}
         publisher.publish(
             data=dict(display.data),

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nbdist import messages
-from nbdist.errors import ranks_text
 from nbdist.messages import Display
 from nbdist.views.flood import LATEST_CHARS, LATEST_LINES
-from nbdist.views.items import Item, Shown
+from nbdist.views.items import Item, Shown, Stream, labelled
 
 LATEST_DISPLAYS = 12
 """What is kept beside the last lines; of a longer line its end."""
@@ -21,15 +20,35 @@ class Line:
     """A line of text.
 
     Attributes:
+        text: without a label.
         is_open: it has no end yet: what comes next on its stream goes on with it.
+        ranks: whose it is, as of `Stream`.
     """
 
     stream: messages.Stream
     text: str
     is_open: bool = False
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def labelled(self) -> str:
+        """The line as a cell shows it."""
+        return labelled(self.text, self.ranks)
 
 
-Entry = Line | Display
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A display.
+
+    Attributes:
+        ranks: as of `Shown`.
+    """
+
+    display: Display
+    ranks: tuple[int, ...] = ()
+
+
+Entry = Line | Figure
 
 
 class Tail:
@@ -60,29 +79,29 @@ class Tail:
             if isinstance(item, Shown):
                 self._show(item)
             else:
-                self._write(item.stream, item.text)
+                self._write(item)
         self._trim()
 
-    def _write(self, stream: messages.Stream, text: str) -> None:
-        if text.strip("\r "):
+    def _write(self, item: Stream) -> None:
+        if item.text.strip("\r "):
             self._clear_if_due()
-        *complete, rest = text.split("\n")
+        *complete, rest = item.text.split("\n")
         for piece in complete:
-            self._extend(stream, piece)
+            self._extend(item, piece)
             self._end_line()
         if rest:
-            self._extend(stream, rest)
+            self._extend(item, rest)
 
-    def _extend(self, stream: messages.Stream, piece: str) -> None:
+    def _extend(self, item: Stream, piece: str) -> None:
         last = self._entries[-1] if self._entries else None
-        if not isinstance(last, Line) or not last.is_open or last.stream != stream:
+        if not isinstance(last, Line) or not last.is_open or last.stream != item.stream:
             self._drop_wiped()
             self._end_line()
-            last, self._raw = Line(stream, "", is_open=True), ""
+            last, self._raw = Line(item.stream, "", is_open=True), ""
             self._entries.append(last)
             self._lines += 1
         self._chars -= len(last.text)
-        last.text = _visible(self._raw + piece)
+        last.text, last.ranks = _visible(self._raw + piece), item.ranks
         self._raw = last.text + ("\r" if (self._raw + piece).endswith("\r") else "")
         self._chars += len(last.text)
 
@@ -105,15 +124,14 @@ class Tail:
         self._clear_if_due()
         self._drop_wiped()
         self._end_line()
-        if item.ranks:
-            self._write("stdout", f"[{ranks_text(item.ranks)}]\n")
-        self._entries.append(display)
+        self._entries.append(Figure(display, item.ranks))
         self._displays += 1
 
     def _update(self, update: Display) -> None:
         for place, entry in enumerate(self._entries):
-            if isinstance(entry, Display) and entry.display_id == update.display_id:
-                self._entries[place] = replace(entry, data=update.data, metadata=update.metadata)
+            if isinstance(entry, Figure) and entry.display.display_id == update.display_id:
+                display = replace(entry.display, data=update.data, metadata=update.metadata)
+                self._entries[place] = replace(entry, display=display)
 
     def _clear_if_due(self) -> None:
         if self._clear_next:
@@ -131,7 +149,7 @@ class Tail:
         while self._lines > LATEST_LINES or (self._chars > LATEST_CHARS and self._lines > 1):
             self._remove(next(entry for entry in self._entries if isinstance(entry, Line)))
         while self._displays > LATEST_DISPLAYS:
-            self._remove(next(entry for entry in self._entries if isinstance(entry, Display)))
+            self._remove(next(entry for entry in self._entries if isinstance(entry, Figure)))
 
     def _remove(self, entry: Entry) -> None:
         self._entries.remove(entry)
@@ -142,7 +160,7 @@ class Tail:
         else:
             self._displays -= 1
 
-    def blocks(self) -> Iterator[list[Line] | Display]:
+    def blocks(self) -> Iterator[list[Line] | Figure]:
         """Entries with neighbouring lines together."""
         lines: list[Line] = []
         for entry in self._entries:
@@ -159,5 +177,6 @@ class Tail:
 
 def _visible(raw: str) -> str:
     """What stands on a line that returns have written over: each draw covers the one before."""
-    draws = [draw for draw in raw.split("\r") if draw]
-    return draws[-1].rstrip(" ") if len(draws) > 1 or "\r" in raw else raw
+    if "\r" not in raw:
+        return raw
+    return next((draw.rstrip(" ") for draw in reversed(raw.split("\r")) if draw), "")

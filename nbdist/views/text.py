@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from typing import Literal
 
 from nbdist import messages
-from nbdist.errors import ranks_text
 from nbdist.state import Bar
 from nbdist.views.ansi import Painter
-from nbdist.views.bars import bar_line, bars_in_view, may_still_come, status_text
+from nbdist.views.bars import bar_line, bars_in_view, may_still_come, status_of
 from nbdist.views.displays import Displays
 from nbdist.views.flood import Intake, allowance
-from nbdist.views.items import Item, Shown, Stream, as_items, with_few_turns
+from nbdist.views.items import Entry, Item, Shown, Stream, as_items, with_few_turns
 from nbdist.views.lines import DISPLAY, GAP, STDERR, STDOUT, LineAssembler, Run
 from nbdist.views.merge import Merged, Merger
-from nbdist.views.outlet import BatchOutlet, Entry, LiveOutlet, Outlet
-from nbdist.views.status import MOST_CHARS, Status, StatusLine, fitting
+from nbdist.views.outlet import BatchOutlet, LiveOutlet, Outlet
+from nbdist.views.status import MOST_CHARS, Status, StatusLine, fitted
 
 __all__ = ["Item", "Shown", "Stream", "TextView"]
 
@@ -61,9 +60,9 @@ class TextView:
     >>> for rank in (0, 1):
     ...     view.text(rank, "stdout", f"loading\\nloss 0.{rank}\\n", now_s=0.0)
     >>> view.take(now_s=0.0)
-    [Stream(stream='stdout', text='loading\\n')]
-    >>> view.take(now_s=0.1)
-    [Stream(stream='stdout', text='[0] loss 0.0\\n[1] loss 0.1\\n')]
+    [Stream(stream='stdout', text='loading\\n', ranks=())]
+    >>> [item.labelled for item in view.take(now_s=0.1)]
+    ['[0] loss 0.0\\n', '[1] loss 0.1\\n']
     """
 
     def __init__(
@@ -269,14 +268,14 @@ class TextView:
             if self._queued_bars[key] or may_still_come(bar.progress, self._bars):
                 continue
             del self._ended_bars[key], self._queued_bars[key]
-            line = self._label(tuple(sorted(bar.parts))) + bar_line(bar.progress)
-            self._outlet.put(_KINDS[bar.progress.stream], f"{line}\n")
+            kind, ranks = _KINDS[bar.progress.stream], self._worth_a_label(sorted(bar.parts))
+            self._outlet.put(kind, f"{bar_line(bar.progress)}\n", ranks)
 
     def _names(self, places: Sequence[int]) -> tuple[int, ...]:
         return tuple(self._called[place] for place in places)
 
-    def _label(self, ranks: Sequence[int]) -> str:
-        return "" if len(ranks) == len(self._called) else f"[{ranks_text(ranks)}] "
+    def _worth_a_label(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        return () if len(ranks) == len(self._called) else tuple(ranks)
 
     def _write_open_line(self, end: str) -> None:
         merged, self._open_line = self._open_line, None
@@ -284,11 +283,11 @@ class TextView:
             self._write_lines(merged, end)
 
     def _write_lines(self, merged: Merged, end: str = "\n") -> None:
-        label = self._label(self._names(merged.ranks))
+        ranks = self._worth_a_label(self._names(merged.ranks))
         for line in merged.shown[:1] or merged.lines:
             if self._coloured:
                 line = self._painter.line(merged.ranks, merged.kind, line)
-            self._outlet.put(merged.kind, f"{label}{line}{end}")
+            self._outlet.put(merged.kind, f"{line}{end}", ranks)
 
     def _items(self, entries: list[Entry], status: Status | None) -> list[Item]:
         entries = with_few_turns(entries, _BATCH_TURNS if self._batch else _LIVE_TURNS)
@@ -302,9 +301,8 @@ class TextView:
         if self._bars and self._draws_bars and not (self._direct is not None and self._direct.line_is_open):
             bars = bars_in_view(self._bars)
             kind = _KINDS[bars[0].progress.stream]
-            return Status(
-                self._place[min(bars[0].parts)], kind, fitting(status_text(bars), self._status_chars)
-            )
+            text, ranks = status_of(bars)
+            return fitted(self._place[min(bars[0].parts)], kind, text, ranks, self._status_chars)
         if self._direct is not None:
             return None
         shown = self._status.shown
@@ -312,8 +310,8 @@ class TextView:
             for assembler in assemblers:
                 text = assembler.unfinished if assembler.since_s + self._window_s <= self._now_s else ""
                 if text.strip():
-                    label = f"[{self._called[place]}] " if place else ""
-                    return Status(place, assembler.kind, fitting(label + text, self._status_chars))
+                    ranks = (self._called[place],) if place else ()
+                    return fitted(place, assembler.kind, text, ranks, self._status_chars)
             if shown is not None and shown.place == place and self._merger.waits(place) and not beside:
                 return shown  # the line has got its end, and stays until it comes as a line
         return None

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -15,6 +13,7 @@ import psutil
 from nbdist.figures import Usage
 from nbdist.nvml import GpuGauge
 from nbdist.worker.capture import Outbox
+from nbdist.worker.regularly import Regularly
 
 _EVERY_S = 1.0
 
@@ -29,33 +28,24 @@ class Gauges:
     def __init__(self, outbox: Outbox, gpu_uuid: str = ""):
         self._outbox = outbox
         self._gpu_uuid = gpu_uuid
-        self._at_work = threading.Event()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._process: ProcessGauge | None = None
+        self._gpu: GpuGauge | None = None
+        self._looks = Regularly(self._measure, name="nbdist-gauges", every_s=_EVERY_S, begin=self._begin)
 
-    @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
+    def working(self) -> contextlib.AbstractContextManager[None]:
         """Measure while this block runs, in the main thread."""
-        self._stop.clear()
-        self._at_work.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._measure, name="nbdist-gauges", daemon=True)
-            self._thread.start()
-        try:
-            yield
-        finally:
-            self._at_work.clear()
-            self._stop.set()
+        return self._looks.working()
+
+    def _begin(self) -> None:
+        if self._process is None:
+            self._process, self._gpu = ProcessGauge(), _gpu_gauge(self._gpu_uuid)
+        self._process.begin()
 
     def _measure(self) -> None:
-        process, gpu = ProcessGauge(), _gpu_gauge(self._gpu_uuid)
-        while True:
-            self._at_work.wait()
-            process.begin()
-            while not self._stop.wait(_EVERY_S):
-                cpu, memory_bytes = process.read()
-                usage = Usage(cpu=cpu, memory_bytes=memory_bytes, gpu=gpu.read() if gpu is not None else None)
-                self._outbox.add(usage)
+        assert self._process is not None
+        cpu, memory_bytes = self._process.read()
+        gpu = self._gpu.read() if self._gpu is not None else None
+        self._outbox.add(Usage(cpu=cpu, memory_bytes=memory_bytes, gpu=gpu))
 
 
 class ProcessGauge:

@@ -21,6 +21,7 @@ from nbdist.shell import MODULE, place_text, plain_name
 from nbdist.worker.capture import Outbox
 from nbdist.worker.collectives import collective_in, line_of, module_of
 from nbdist.worker.group import Group
+from nbdist.worker.regularly import Regularly
 from nbdist.worker.threads import threads_of_work
 
 _EVERY_S = 0.1
@@ -102,8 +103,7 @@ class Watch:
         self._group = group
         self._outbox = outbox
         self._main = threading.main_thread().ident or 0
-        self._at_work = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._looks = Regularly(self._look, name="nbdist-watch", every_s=_EVERY_S)
         self._pulse = Pulse()
         self._told: tuple[Any, ...] = ()
         self._told_still = False
@@ -118,27 +118,16 @@ class Watch:
         """Watch while this block runs, in the main thread."""
         self._told, self._told_still, self._told_s = (), False, time.monotonic()
         self._line, self._came_s = None, self._told_s
-        self._at_work.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="nbdist-watch", daemon=True)
-            self._thread.start()
-        try:
+        with self._looks.working():
             yield
-        finally:
-            self._at_work.clear()
-
-    def _watch(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(_EVERY_S):
-            self._at_work.wait()
-            self._look(time.monotonic())
 
     def tell(self) -> None:
         """Tell the kernel now, from whatever thread: something is about to move the main thread."""
         frames = _frames_of_work(self._main)
         self._post(frames, self._place(frames), self._pulse.seen_s, idle=True, alone=False)
 
-    def _look(self, now_s: float) -> None:
+    def _look(self) -> None:
+        now_s = time.monotonic()
         since_s = self._pulse.stands_since(now_s)
         still = now_s - since_s >= _STILL_S
         idle = self._cpu.since_last(now_s) < _IDLE_SHARE

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from nbdist.errors import Failure, ranks_phrase, ranks_text
-from nbdist.messages import Display
 from nbdist.metrics import Metrics
 from nbdist.shell import MODULE
 from nbdist.state import Bar, RankState, RunState
@@ -26,19 +24,16 @@ from nbdist.views.dashboard.picture import (
     LogLine,
     Picture,
     RankPicture,
-    RankWord,
     RunWord,
 )
+from nbdist.views.doing import in_the_run
 from nbdist.views.failure import fold_same
 from nbdist.views.html import display_html
-from nbdist.views.tail import Entry, Line, Tail
+from nbdist.views.tail import Entry, Figure, Line, Tail
 
 _STRAGGLES_S = 1.0
 _MOST_CHARTS = 40
 _LINE_CHARS = 2_000
-_LABEL = re.compile(r"\[(\d+(?:[-,]\d+)*)\] ?")
-
-_ENDS: Mapping[str, RankWord] = {"ok": "finished", "failed": "failed", "interrupted": "interrupted"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +74,19 @@ class Ending:
     at_s: float
 
 
+class _Listed(NamedTuple):
+    """An entry of the log as pictures have it.
+
+    Attributes:
+        is_whole: nothing is added to it any more.
+    """
+
+    entry: Entry
+    number: int
+    line: LogLine
+    is_whole: bool
+
+
 class Composer:
     """Makes pictures of one run."""
 
@@ -86,7 +94,7 @@ class Composer:
         self._facts = facts
         self._metrics = metrics
         self._wall_s = time.time() - time.monotonic()  # what turns a rank's clock into one that pages know
-        self._numbers: dict[int, tuple[Entry, int]] = {}
+        self._listed: dict[int, _Listed] = {}  # by the entry's id
         self._next_number = 0
 
     def picture(
@@ -157,7 +165,7 @@ class Composer:
         }
 
     def _rank(self, rank: RankState, pids: Sequence[int], straggler: str, share: float | None) -> RankPicture:
-        word, told = _rank_words(rank)
+        word, told = in_the_run(rank)
         standing = rank.standing if word not in ("finished", "idle") else None
         if rank.failure is not None and rank.failure.cell_line is not None:
             line: int | None = rank.failure.cell_line
@@ -195,28 +203,32 @@ class Composer:
         entries = tail.entries
         if bars and entries and isinstance(entries[-1], Line) and entries[-1].is_open:
             entries = entries[:-1]  # the bars as text
-        numbered: dict[int, tuple[Entry, int]] = {}
-        lines: dict[str, LogLine] = {}
-        for entry in entries:
-            known = self._numbers.get(id(entry))
-            if known is None or known[0] is not entry:
-                known = entry, self._next_number
-                self._next_number += 1
-            numbered[id(entry)] = known
-            lines[str(known[1])] = self._line(entry)
-        self._numbers = numbered
-        first = min((number for _, number in numbered.values()), default=self._next_number)
-        return Log(first=first, lines=lines, left_out=tail.left_out)
+        self._listed = {id(entry): self._list(entry) for entry in entries}
+        listed = self._listed.values()
+        return Log(
+            first=min((each.number for each in listed), default=self._next_number),
+            lines={str(each.number): each.line for each in listed},
+            left_out=tail.left_out,
+        )
 
-    def _line(self, entry: Entry) -> LogLine:
-        if isinstance(entry, Display):
-            return LogLine(ranks="", of=[], kind="html", text=display_html(entry))
-        match = _LABEL.match(entry.text)
-        ranks = _ranks_of(match[1]) if match else []
-        if match is None or not set(ranks) <= set(self._facts.runs_on):
-            return LogLine(ranks="", of=[], kind=entry.stream, text=entry.text[-_LINE_CHARS:])
-        rest = entry.text[match.end() :]
-        return LogLine(ranks=match[1], of=ranks, kind=entry.stream, text=rest[-_LINE_CHARS:])
+    def _list(self, entry: Entry) -> _Listed:
+        known = self._listed.get(id(entry))
+        if known is None or known.entry is not entry:
+            number = self._next_number
+            self._next_number += 1
+        elif known.is_whole:
+            return known
+        else:
+            number = known.number
+        is_whole = not (isinstance(entry, Line) and entry.is_open)  # asked before its text is read
+        return _Listed(entry, number, _log_line(entry), is_whole)
+
+
+def _log_line(entry: Entry) -> LogLine:
+    ranks, of = ranks_text(entry.ranks), list(entry.ranks)
+    if isinstance(entry, Figure):
+        return LogLine(ranks=ranks, of=of, kind="html", text=display_html(entry.display))
+    return LogLine(ranks=ranks, of=of, kind=entry.stream, text=entry.text[-_LINE_CHARS:])
 
 
 _AT_REST = ("finished", "failed", "interrupted", "dead", "idle")
@@ -230,27 +242,6 @@ def _word_of(state: RunState) -> RunWord:
     if any(rank.phase == "starting" for rank in state.ranks):
         return "starting"
     return "running"
-
-
-def _rank_words(rank: RankState) -> tuple[RankWord, str]:
-    """What a rank does, as a word and in words."""
-    standing = rank.standing
-    if rank.phase == "gone" and rank.failure is not None and rank.failure is rank.death:
-        return "dead", "has died"
-    if rank.phase in ("finished", "gone"):  # a process also ends when its work has
-        word = _ENDS[rank.outcome or "ok"]
-        return word, word
-    if rank.phase == "failing":
-        return "failed", f"raised {rank.raised.type_name}" if rank.raised is not None else "failed"
-    if rank.phase == "handing over":
-        return "finishing", "hands over its values"
-    if rank.phase in ("idle", "starting"):
-        return ("idle", "takes no part") if rank.phase == "idle" else ("starting", "starting")
-    if rank.asking:
-        return "asking", "waits for your answer"
-    if standing is not None and standing.collective is not None:
-        return "waiting", f"waits in {standing.collective.name}"
-    return "running", "running"
 
 
 def _stragglers(state: RunState) -> dict[int, str]:
@@ -306,19 +297,6 @@ def _failures(failures: Sequence[Failure]) -> list[FailurePicture]:
         )
         for group in (*fold_same(causes), *fold_same(consequences))
     ]
-
-
-def _ranks_of(text: str) -> list[int]:
-    """What `ranks_text` has written.
-
-    >>> _ranks_of("0-2,5")
-    [0, 1, 2, 5]
-    """
-    ranks: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        ranks += range(int(first), min(int(last or first), int(first) + 10_000) + 1)
-    return ranks
 
 
 def models_text(models: Sequence[str]) -> str:

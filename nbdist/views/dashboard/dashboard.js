@@ -94,35 +94,48 @@ function ranksIn(text) {
 const NOTHING = "\u2013";
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
+// As `words.py` writes them, and by the same arithmetic: the page and what is kept of it say the same.
+
 function numberText(value) {
   if (!isNumber(value)) return value === null || value === undefined ? NOTHING : plain(value);
   const size = Math.abs(value);
-  if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e");
-  if (Number.isInteger(value)) return value.toLocaleString("en-US");
+  if (Number.isInteger(value) && size < 1e9) return grouped(value || 0); // there is no -0
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e");
   return String(Number(value.toPrecision(size >= 1000 ? 6 : 4)));
 }
 
+function grouped(number, decimals = 0) {
+  return number.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+}
+
+const tenthsText = (number) => grouped(Math.floor(number * 10 + 0.5) / 10, 1);
+
 function bytesText(bytes) {
   if (!isNumber(bytes)) return NOTHING;
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  const unit = Math.min(bytes > 0 ? Math.floor(Math.log2(bytes) / 10) : 0, 4);
-  const size = bytes / 1024 ** unit;
-  return `${size >= 100 || unit === 0 ? Math.round(size) : size.toFixed(1)} ${units[unit]}`;
+  const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+  let [size, unit] = [bytes, 0];
+  while (size >= 1024 && unit < units.length - 1) [size, unit] = [size / 1024, unit + 1];
+  return `${unit && size < 100 ? tenthsText(size) : grouped(Math.floor(size + 0.5))} ${units[unit]}`;
 }
 
-const percentText = (share) => (isNumber(share) ? `${Math.round(share * 100)} %` : NOTHING);
+// `61.0 of 139 GiB`
+function partText(part, total) {
+  if (!isNumber(part) || !total) return bytesText(part);
+  const [own, all] = [bytesText(part).split(" "), bytesText(total).split(" ")];
+  return `${own[1] === all[1] ? own[0] : own.join(" ")} of ${all.join(" ")}`;
+}
 
-function clockText(seconds) {
-  const whole = Math.max(0, Math.floor(seconds));
+const percentText = (share) => (isNumber(share) ? `${Math.floor(share * 100 + 0.5)}%` : NOTHING);
+const coresText = (cores) => (isNumber(cores) ? `${tenthsText(cores)} cores` : NOTHING);
+
+function elapsedText(ms) {
+  const seconds = Math.max(ms, 0) / 1000;
+  if (seconds < 10) return `${tenthsText(seconds)} s`;
+  const whole = Math.floor(seconds);
   const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
   const two = (number) => String(number).padStart(2, "0");
-  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
-}
-
-function sinceText(seconds) {
-  const whole = Math.max(0, Math.floor(seconds));
-  if (whole < 100) return `${whole} s`;
-  return whole < 6000 ? `${Math.floor(whole / 60)} min` : `${Math.floor(whole / 3600)} h`;
+  if (hours) return `${grouped(hours)} h ${two(minutes)} min`;
+  return minutes ? `${minutes} min ${two(rest)} s` : `${whole} s`;
 }
 
 function ceilingOf(values, least) {
@@ -441,7 +454,7 @@ class HeadingBar {
     say(this.title, title);
     hint(this.title, title);
     this.state.update(state, told);
-    sayParts(this.facts, [`${size} ${size === 1 ? "rank" : "ranks"}`, devices]);
+    sayParts(this.facts, [`${numberText(size)} ${size === 1 ? "rank" : "ranks"}`, devices]);
     hint(this.facts, devices);
     this.showButton(heading.button ?? null);
     say(this.hint, heading.hint ?? "");
@@ -454,7 +467,7 @@ class HeadingBar {
 
   tick(heading) {
     if (!isNumber(heading?.begun_ms)) return say(this.elapsed, NOTHING);
-    say(this.elapsed, clockText(((heading.ended_ms ?? this.view.store.nowMs()) - heading.begun_ms) / 1000));
+    say(this.elapsed, elapsedText((heading.ended_ms ?? this.view.store.nowMs()) - heading.begun_ms));
   }
 
   close() {
@@ -495,8 +508,8 @@ class ProgressBar {
   }
 
   counts(bar, share) {
-    const steps = isNumber(bar.total) ? `${numberText(bar.done)} / ${numberText(bar.total)}` : numberText(bar.done);
-    const left = isNumber(bar.left_s) && share !== 1 ? `${clockText(bar.left_s)} left` : "";
+    const steps = isNumber(bar.total) ? `${numberText(bar.done)} of ${numberText(bar.total)}` : numberText(bar.done);
+    const left = isNumber(bar.left_s) && share !== 1 ? `${elapsedText(bar.left_s * 1000)} left` : "";
     return [share === null ? "" : percentText(share), steps, bar.rate, left];
   }
 
@@ -608,8 +621,7 @@ function gpuOf(rank) {
 function useOf(rank, scales) {
   const gpu = gpuOf(rank);
   if (gpu) return [gpu.use, percentText(gpu.use), "GPU", "share of the time that the GPU was at work"];
-  const cores = isNumber(rank.cpu) ? `${rank.cpu.toFixed(1)} cores` : NOTHING;
-  return [isNumber(rank.cpu) ? rank.cpu / scales.cpu : null, cores, "CPU", `of ${scales.cpu} cores`];
+  return [isNumber(rank.cpu) ? rank.cpu / scales.cpu : null, coresText(rank.cpu), "CPU", `of ${scales.cpu} cores`];
 }
 
 function memoryOf(rank, scales) {
@@ -619,10 +631,8 @@ function memoryOf(rank, scales) {
     return [share, bytesText(rank.memory_bytes), `memory of the process, of ${bytesText(scales.memory)}`];
   }
   const used = gpu.used_bytes ?? gpu.memory_bytes;
-  const total = isNumber(gpu.total_bytes) ? ` / ${Math.round(gpu.total_bytes / 1024 ** 3)} GiB` : "";
-  const short = total && isNumber(used) ? `${(used / 1024 ** 3).toFixed(1)}${total}` : bytesText(used);
   const title = `GPU memory: ${bytesText(gpu.memory_bytes)} of this process, ${bytesText(gpu.used_bytes)} in all; main memory ${bytesText(rank.memory_bytes)}`;
-  return [isNumber(used) && gpu.total_bytes ? used / gpu.total_bytes : null, short, title];
+  return [isNumber(used) && gpu.total_bytes ? used / gpu.total_bytes : null, partText(used, gpu.total_bytes), title];
 }
 
 class CodeLine {
@@ -717,7 +727,8 @@ class RankCard {
   tick() {
     const rank = this.shown;
     const counts = rank && isNumber(rank.since_ms) && !OVER.has(rank.state) && !this.view.hasEnded();
-    say(this.since, counts ? sinceText((this.view.store.nowMs() - rank.since_ms) / 1000) : "");
+    const ms = counts ? this.view.store.nowMs() - rank.since_ms : 0;
+    say(this.since, ms < 1000 ? "" : elapsedText(ms)); // less is not worth a word
   }
 }
 
@@ -810,7 +821,7 @@ class HeatStrip {
   valueText(value) {
     if (this.by.value === "memory") return bytesText(value);
     if (this.by.value !== "use") return numberText(value);
-    return this.entries.some(([, rank]) => gpuOf(rank)) ? percentText(value) : `${numberText(value)} cores`;
+    return this.entries.some(([, rank]) => gpuOf(rank)) ? percentText(value) : coresText(value);
   }
 
   layout() {
@@ -902,7 +913,7 @@ class LegendItem {
   }
 
   update(count) {
-    say(this.count, String(count));
+    say(this.count, numberText(count));
   }
 }
 
@@ -1020,7 +1031,7 @@ class Ranks {
   showNote(entries) {
     const counts = new Map();
     for (const [, rank] of entries) counts.set(rank.state, (counts.get(rank.state) ?? 0) + 1);
-    say(this.section.note, STATES.filter((state) => counts.has(state)).map((state) => `${counts.get(state)} ${state}`).join(" \u00b7 "));
+    say(this.section.note, STATES.filter((state) => counts.has(state)).map((state) => `${numberText(counts.get(state))} ${state}`).join(" \u00b7 "));
   }
 
   press(event) {
@@ -1798,3 +1809,6 @@ export default () => {
     },
   };
 };
+
+// For the test that holds them to `words.py`.
+export { bytesText, coresText, elapsedText, numberText, partText, percentText };

@@ -15,7 +15,7 @@ from nbdist.views.dashboard.room import KEPT, LIVE, Room, lines, size_of, take, 
 from nbdist.views.dashboard.static_log import log_html
 from nbdist.views.dashboard.static_ranks import ranks_html
 from nbdist.views.dashboard.styles import BODY, DIM, FRAME, PRE, SUMMARY, TONES
-from nbdist.views.dashboard.words import count_text, elapsed_text, facts_of, picture_text, state_of, tone_of
+from nbdist.views.dashboard.words import bar_facts, count_text, facts_of, picture_text, state_of, tone_of
 
 __all__ = ["picture_html", "picture_text"]
 
@@ -65,9 +65,7 @@ def _bars(bars: Mapping[str, BarPicture]) -> Iterator[str]:
         label = " · ".join(
             text(part, 60) for part in (bar["label"], f"ranks {bar['ranks']}" if bar["ranks"] else "") if part
         )
-        steps = f"{bar['done']:g}" if bar["total"] is None else f"{bar['done']:g} of {bar['total']:g}"
-        left = "" if bar["left_s"] is None else f"{elapsed_text(bar['left_s'] * 1000)} left"
-        facts = " · ".join(text(fact, 60) for fact in (steps, bar["rate"], left) if fact)
+        facts = " · ".join(text(fact, 60) for fact in bar_facts(bar))
         value = "" if not bar["total"] else f' value="{min(max(bar["done"] / bar["total"], 0), 1):.4f}"'
         yield (
             f'<div style="margin:0 0 6px 0"><div><bdi>{label}</bdi> <span style="{DIM}">{facts}</span></div>'

@@ -78,7 +78,8 @@ def _fitting(
     rows: list[tuple[bool, str]] = []
     for line in reversed(entries):
         is_display = line["kind"] == "html"
-        row = _display(line, most_bytes) if is_display else _row(line, room, labelled=labelled)
+        label = _label(line) if labelled else ""
+        row = _display(line, label, most_bytes) if is_display else _row(line, label, room)
         most_bytes -= size_of(row) + (1 if not is_display else 0)
         if most_bytes < 400:  # of the `<pre>` around them
             break
@@ -90,16 +91,19 @@ def _fitting(
     return blocks, len(rows)
 
 
-def _row(line: LogLine, room: Room, *, labelled: bool) -> str:
+def _label(line: LogLine) -> str:
+    return f'<span style="{DIM}">[{text(line["ranks"], 40)}]</span> ' if line["ranks"] else ""
+
+
+def _row(line: LogLine, label: str, room: Room) -> str:
     inner = lines(line["text"], room.line_chars, room.line_chars * 2)
-    label = f'<span style="{DIM}">[{text(line["ranks"], 40)}]</span> ' if labelled and line["ranks"] else ""
     if line["kind"] == "gap":
         return f'{label}<i style="{DIM}">{inner}</i>'
     return label + (f'<span style="{_STDERR}">{inner}</span>' if line["kind"] == "stderr" else inner)
 
 
-def _display(line: LogLine, most_bytes: int) -> str:
+def _display(line: LogLine, label: str, most_bytes: int) -> str:
     size = len(line["text"])
     if size > most_bytes:
-        return f'<div style="{DIM}">a display of {size:,} characters is not kept here</div>'
-    return f"<div>{line['text'].encode(errors='replace').decode()}</div>"
+        return f'<div style="{DIM}">{label}a display of {size:,} characters is not kept here</div>'
+    return f"<div>{label}{line['text'].encode(errors='replace').decode()}</div>"

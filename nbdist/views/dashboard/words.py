@@ -1,14 +1,25 @@
-"""What a picture says, in words and numbers: the same wherever it is shown. Nothing here is escaped."""
+"""What a picture says, in words and numbers: the same wherever it is shown. Nothing here is escaped.
+
+How numbers are written is said here and, once more, in `dashboard.js`; a test holds them together.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
+from decimal import ROUND_HALF_UP, Context
+from math import floor, isfinite
 from typing import Literal
 
-from nbdist.errors import bytes_text, ranks_text
-from nbdist.views.dashboard.picture import Heading, Picture, RankPicture, RankWord, RunWord
+from nbdist.errors import bytes_text, ranks_text, tenths_text
+from nbdist.views.dashboard.picture import (
+    BarPicture,
+    Heading,
+    Picture,
+    RankPicture,
+    RankWord,
+    RunWord,
+)
 from nbdist.views.visible import one_line
 
 Tone = Literal["good", "bad", "busy", "held", "rest"]
@@ -40,14 +51,39 @@ def tone_of(state: RunWord | RankWord) -> Tone:
 
 
 def number_text(value: float) -> str:
-    """A number as people read it: four digits that matter.
+    """A number as people read it: whole ones with all digits, of others those that matter.
 
-    >>> [number_text(value) for value in (3.0, 0.123456, 12345.6, 1.5e-7, float("nan"))]
-    ['3', '0.1235', '12346', '1.5e-07', 'nan']
+    >>> [number_text(value) for value in (3.0, 0.123456, 12345.67, 1234567, 1.5e-7, float("nan"))]
+    ['3', '0.1235', '12345.7', '1,234,567', '1.5e-7', 'nan']
     """
-    if isfinite(value) and (value == int(value) or abs(value) >= 10_000) and abs(value) < 10_000_000:
-        return f"{value:.0f}"
-    return f"{value:.4g}"
+    size = abs(value)
+    if not isfinite(value):
+        return f"{value}"
+    if value == int(value) and size < 1e9:
+        return f"{int(value):,}"
+    is_extreme = size >= 1e6 or size < 1e-3
+    digits = 6 if 1000 <= size < 1e6 else 4
+    # As JavaScript rounds: halves away from zero.
+    rounded = Context(prec=digits, rounding=ROUND_HALF_UP).create_decimal_from_float(value).normalize()
+    return f"{rounded:e}".replace("e+", "e") if is_extreme else f"{rounded:f}"
+
+
+def percent_text(share: float) -> str:
+    """A share as whole percents.
+
+    >>> percent_text(0.125)
+    '13%'
+    """
+    return f"{floor(share * 100 + 0.5)}%"
+
+
+def cores_text(cores: float) -> str:
+    """CPU cores in use.
+
+    >>> cores_text(0.93)
+    '0.9 cores'
+    """
+    return f"{tenths_text(cores)} cores"
 
 
 def elapsed_text(elapsed_ms: float) -> str:
@@ -58,7 +94,7 @@ def elapsed_text(elapsed_ms: float) -> str:
     """
     seconds = max(elapsed_ms, 0) / 1000
     if seconds < 10:
-        return f"{seconds:.1f} s"
+        return f"{tenths_text(seconds)} s"
     minutes, whole_s = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -112,14 +148,28 @@ def use_of(rank: RankPicture) -> list[str]:
     """What a rank uses: its GPU or its cores, and memory."""
     gpu, parts = rank["gpu"], []
     if gpu is not None and gpu["use"] is not None:
-        parts.append(f"GPU {gpu['use']:.0%}")
+        parts.append(f"GPU {percent_text(gpu['use'])}")
     elif rank["cpu"] is not None:
-        parts.append(f"CPU {rank['cpu']:.0%}")
-    if gpu is not None and (memory := gpu["memory_bytes"] or gpu["used_bytes"]) is not None:
-        parts.append(_part_text(memory, gpu["total_bytes"]))
+        parts.append(cores_text(rank["cpu"]))
+    of_gpu = None if gpu is None else gpu["memory_bytes"] if gpu["used_bytes"] is None else gpu["used_bytes"]
+    if gpu is not None and of_gpu is not None:
+        parts.append(part_text(of_gpu, gpu["total_bytes"]))
     elif rank["memory_bytes"] is not None:
         parts.append(bytes_text(rank["memory_bytes"]))
     return parts
+
+
+def bar_facts(bar: BarPicture) -> list[str]:
+    """How far a bar is: its share, its steps, their rate, the time to its end."""
+    share = min(max(bar["done"] / bar["total"], 0.0), 1.0) if bar["total"] else None
+    steps = number_text(bar["done"])
+    left_s = bar["left_s"] if share != 1 else None
+    return [
+        *([] if share is None else [percent_text(share)]),
+        steps if bar["total"] is None else f"{steps} of {number_text(bar['total'])}",
+        *([bar["rate"]] if bar["rate"] else []),
+        *([] if left_s is None else [f"{elapsed_text(left_s * 1000)} left"]),
+    ]
 
 
 def metrics_of(rank: RankPicture, most: int, most_chars: int = 40) -> list[str]:
@@ -196,8 +246,8 @@ def list_text(ranks: Sequence[int], most_chars: int = 60) -> str:
     return f"{whole[: most_chars - 2].rpartition(',')[0]}, …"
 
 
-def _part_text(part_bytes: int, total_bytes: int | None) -> str:
-    """``61.0 of 139.0 GiB``."""
+def part_text(part_bytes: int, total_bytes: int | None) -> str:
+    """``61.0 of 139 GiB``."""
     if not total_bytes:
         return bytes_text(part_bytes)
     part, total = bytes_text(part_bytes), bytes_text(total_bytes)
