@@ -22,6 +22,12 @@ PERIOD_S = 1.0
 BURST_BYTES = 200_000
 """What a live cell may show at once."""
 
+RATE_BYTES_PER_S = 100_000
+"""What a live cell may show in the long run: Jupyter's server drops output above 1 MB/s, and a front end is
+slow long before that."""
+
+_BURST_LINES, _RATE_LINES_PER_S = 10_000, 2_500  # of one rank, in a live cell
+
 TOTAL_BYTES = 1_000_000
 """What a batch cell shows, its last lines apart."""
 
@@ -31,20 +37,30 @@ class Allowance:
     """What one rank may put in line.
 
     Attributes:
-        period_s: after which it starts anew.
+        lines, chars: at once.
+        more_lines, more_chars: after each period, up to as many as at once.
+        period_s: how long that is.
     """
 
     lines: int
     chars: int
-    period_s: float
+    more_lines: int = 0
+    more_chars: int = 0
+    period_s: float = inf
 
 
 def allowance(world_size: int, *, batch: bool) -> Allowance:
     """The allowance of each rank. That of many ranks is smaller: merging them costs more."""
     share = min(1.0, 8 / world_size)
     if batch:
-        return Allowance(lines=int(20_000 * share), chars=TOTAL_BYTES, period_s=inf)
-    return Allowance(lines=int(10_000 * share), chars=int(BURST_BYTES * share), period_s=PERIOD_S)
+        return Allowance(lines=int(20_000 * share), chars=TOTAL_BYTES)
+    return Allowance(
+        lines=int(_BURST_LINES * share),
+        chars=int(BURST_BYTES * share),
+        more_lines=int(_RATE_LINES_PER_S * PERIOD_S * share),
+        more_chars=int(RATE_BYTES_PER_S * PERIOD_S * share),
+        period_s=PERIOD_S,
+    )
 
 
 class Intake:
@@ -53,6 +69,7 @@ class Intake:
     def __init__(self, allowance: Allowance):
         self._allowance = allowance
         self._came_lines = self._came_chars = 0  # in this period
+        self._spent_lines = self._spent_chars = 0  # of the allowance
         self._left_out = 0
         self._latest: list[Run] = []
         self._latest_lines = self._latest_chars = 0
@@ -61,13 +78,19 @@ class Intake:
 
     def admit(self, run: Run) -> Run | None:
         """The part of a run that may be put in line; the rest is kept or left out."""
-        lines, chars = self._came_lines, self._came_chars
+        chars = sum(map(len, run.lines)) + len(run.lines)
         self._came_lines += len(run.lines)
-        self._came_chars += sum(map(len, run.lines)) + len(run.lines)
-        covered = self._came_lines <= self._allowance.lines and self._came_chars <= self._allowance.chars
-        if covered and not self.flooded:
+        self._came_chars += chars
+        if self.flooded:
+            self._keep(run)
+            return None
+        lines_left = self._allowance.lines - self._spent_lines
+        chars_left = self._allowance.chars - self._spent_chars
+        self._spent_lines += len(run.lines)
+        self._spent_chars += chars
+        if len(run.lines) <= lines_left and chars <= chars_left:
             return run
-        admitted = 0 if self.flooded else self._room(run.lines, lines, chars)
+        admitted = self._room(run.lines, lines_left, chars_left)
         self.flooded = True
         self._keep(run._replace(lines=run.lines[admitted:]))
         return run._replace(lines=run.lines[:admitted]) if admitted else None
@@ -81,18 +104,21 @@ class Intake:
         return runs
 
     def begin_period(self) -> None:
-        """Start anew; a rank that printed more than half of its allowance is still in flood."""
-        half_lines, half_chars = self._allowance.lines // 2, self._allowance.chars // 2
-        self.flooded = self.flooded and (self._came_lines > half_lines or self._came_chars > half_chars)
+        """Some of the allowance is there again; a rank that printed more than that goes on being in flood."""
+        more_lines, more_chars = self._allowance.more_lines, self._allowance.more_chars
+        self.flooded = self.flooded and (self._came_lines > more_lines or self._came_chars > more_chars)
+        self._spent_lines = max(0, min(self._spent_lines, self._allowance.lines) - more_lines)
+        self._spent_chars = max(0, min(self._spent_chars, self._allowance.chars) - more_chars)
         self._came_lines = self._came_chars = 0
 
-    def _room(self, lines: Sequence[str], came_lines: int, came_chars: int) -> int:
+    @staticmethod
+    def _room(lines: Sequence[str], lines_left: int, chars_left: int) -> int:
         """How many lines the allowance has room for; the one that uses it up still passes."""
         admitted = 0
-        for line in lines[: self._allowance.lines - came_lines]:
-            if came_chars >= self._allowance.chars:
+        for line in lines[: max(0, lines_left)]:
+            if chars_left <= 0:
                 break
-            came_chars += len(line) + 1
+            chars_left -= len(line) + 1
             admitted += 1
         return admitted
 

@@ -10,12 +10,17 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from nbdist.views.flood import BURST_BYTES, LATEST_CHARS, LATEST_LINES, PERIOD_S, TOTAL_BYTES, latest
+from nbdist.views.flood import (
+    BURST_BYTES,
+    LATEST_CHARS,
+    LATEST_LINES,
+    PERIOD_S,
+    RATE_BYTES_PER_S,
+    TOTAL_BYTES,
+    latest,
+)
 from nbdist.views.items import Entry, label_text
 from nbdist.views.lines import DISPLAY, GAP, LINE_BYTES, STDOUT, clipped
-
-RATE_BYTES_PER_S = 100_000
-"""Jupyter's server drops output above 1 MB/s, and a front end is slow long before that."""
 
 _MOST_WAITING_BYTES = 10 * BURST_BYTES
 _MOST_WAITING_LINES = 50_000

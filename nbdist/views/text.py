@@ -31,6 +31,7 @@ BATCH_WINDOW_S = 2.0
 # How often the streams may take turns in one `take`: each turn is a message to the front end.
 _LIVE_TURNS = 4
 _BATCH_TURNS = 100
+_MOST_NAMED = 1_000
 
 _KINDS: dict[messages.Stream, int] = {"stdout": STDOUT, "stderr": STDERR}
 
@@ -92,6 +93,7 @@ class TextView:
         self._allowance = allowance(world_size, batch=batch)
         self._assemblers = [(LineAssembler(STDOUT), LineAssembler(STDERR)) for _ in range(shown)]
         self._intakes = [Intake(self._allowance) for _ in range(shown)]
+        self._named: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._merger = Merger(shown, window_s)
         live = LiveOutlet(log_dir)
         self._outlet: Outlet = BatchOutlet(log_dir) if batch else live
@@ -201,7 +203,7 @@ class TextView:
         self._bars = ()
         self._write_ended_bars()
         for shown in self._displays.left():
-            self._outlet.show(Shown(self._names(shown.ranks), shown.display))
+            self._outlet.show(Shown(self._names(tuple(shown.ranks)), shown.display))
         self._write_open_line(end="")
         return self._items(self._outlet.close(), None)
 
@@ -248,7 +250,7 @@ class TextView:
                 self._outlet.gap(sum(merged.shown))
             elif merged.kind == DISPLAY:
                 for shown in self._displays.merged(merged.ranks, merged.shown):
-                    self._outlet.show(Shown(self._names(shown.ranks), shown.display))
+                    self._outlet.show(Shown(self._names(tuple(shown.ranks)), shown.display))
             elif merged.shown and isinstance(merged.shown[0], messages.Progress):
                 key = merged.shown[0].key
                 self._ended_bars.setdefault(key, {}).update(
@@ -271,8 +273,13 @@ class TextView:
             kind, ranks = _KINDS[bar.progress.stream], self._worth_a_label(sorted(bar.parts))
             self._outlet.put(kind, f"{bar_line(bar.progress)}\n", ranks)
 
-    def _names(self, places: Sequence[int]) -> tuple[int, ...]:
-        return tuple(self._called[place] for place in places)
+    def _names(self, places: tuple[int, ...]) -> tuple[int, ...]:
+        named = self._named.get(places)  # asked for each line, of the same few places
+        if named is None:
+            if len(self._named) > _MOST_NAMED:
+                self._named.clear()
+            named = self._named[places] = tuple([self._called[place] for place in places])
+        return named
 
     def _worth_a_label(self, ranks: Sequence[int]) -> tuple[int, ...]:
         return () if len(ranks) == len(self._called) else tuple(ranks)
