@@ -14,6 +14,24 @@ def start(kernel: NotebookKernel, ranks: int, *more: str) -> None:
     kernel.run(f"%distributed start --devices {ranks} --accelerator cpu {' '.join(more)}").check()
 
 
+def test_a_timeout_among_some_ranks_is_no_former_group(kernel: NotebookKernel) -> None:
+    kernel.run("%distributed start --devices 3 --accelerator cpu --timeout 1").check()
+    run = kernel.run(
+        """
+        %%distributed --ranks 0,1
+        import time, torch, torch.distributed as dist
+        if rank == 0:
+            dist.all_reduce(torch.ones(1))
+        else:
+            time.sleep(1000)
+        """
+    )
+    assert run.error is not None
+    assert "Timed out waiting 1000ms" in "\n".join(run.error.traceback)
+    assert "process group was left" not in "\n".join([*run.error.traceback, run.stderr])
+    kernel.run("%distributed stop").check()
+
+
 def test_a_cell_on_some_ranks_has_a_process_group_of_its_own(kernel: NotebookKernel) -> None:
     start(kernel, 4)
     kernel.run(f"{IMPORTS}\nmine = 10 * rank").check()

@@ -81,7 +81,7 @@ def hint_for(error: BaseException, text: str) -> str:
         return "This process may open no more files. Ask for fewer ranks (--devices), or raise `ulimit -n`."
     if isinstance(error, AttributeError) and _WRAPPED in text:
         return "The model is wrapped by DistributedDataParallel; what is the model's own is under `.module`."
-    if former_group_in(error) is not None or _UNRESOLVED in text:
+    if _UNRESOLVED in text:
         return FORMER_GROUP
     if _UNUSED not in text:
         return ""

@@ -53,7 +53,7 @@ from nbdist.worker.capture import Outbox, flush_c_streams, keep_order, replace_s
 from nbdist.worker.drawn import hear_drawn_bars
 from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import Ended, is_shells, nothing_to_hand_over
-from nbdist.worker.hints import former_group_in, hint_for, is_consequence
+from nbdist.worker.hints import FORMER_GROUP, former_group_in, hint_for, is_consequence
 from nbdist.worker.keeping import Offer
 from nbdist.worker.leaving import leave
 from nbdist.worker.looking import OwnNames, looked
@@ -219,6 +219,7 @@ class Rank:
         self._bars.end_all()
         after = self._left = self._surroundings()
         if done.error is not None:
+            done = replace(done, in_former_group=former_group_in(done.error) is not None)
             # An interrupt may have struck where torch was about to switch gradients on again.
             after = {title: value for title, value in after.items() if title != GRAD_MODE}
         self._around = difference(around, after)
@@ -363,8 +364,8 @@ class Rank:
             message=text,
             cell_line=done.cell_line,
             traceback=done.traceback,
-            hint=hint_for(error, text),
-            consequence=is_consequence(error) and former_group_in(error) is None,
+            hint=FORMER_GROUP if done.in_former_group else hint_for(error, text),
+            consequence=is_consequence(error) and not done.in_former_group,
             pickled=dump_error(error, self._twins),
         )
 

@@ -32,6 +32,7 @@ class Done:
         cell_line: the deepest line of the cell that was running.
         result: the last expression's value, or the call's return value.
         result_data: its rich display, for a value that cannot travel.
+        in_former_group: whether the exception is of a process group that had been left before the work.
     """
 
     error: BaseException | None = None
@@ -39,6 +40,7 @@ class Done:
     cell_line: int | None = None
     result: Any = None
     result_data: Mapping[str, Any] | None = None
+    in_former_group: bool = False
 
     @property
     def outcome(self) -> Outcome:
