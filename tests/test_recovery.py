@@ -273,6 +273,16 @@ def test_a_sharded_tensor_over_all_ranks_is_whole(live: NotebookKernel) -> None:
     assert shown(on_ranks(live, "sharded.full_tensor().tolist()")) == "[0.0, 1.0, 2.0]"
 
 
+def test_ranks_that_use_a_former_group_are_told_once(live: NotebookKernel) -> None:
+    """Though torch's message names an object of each rank's own."""
+    on_ranks(live, HOLDERS["subgroup"][0]).check()
+    failure(on_ranks(live, "if rank == 1:\n    raise ValueError('bad')\ndist.barrier()"))
+    run = on_ranks(live, "if rank != 2:\n    dist.all_reduce(torch.ones(1), group=held)")
+    assert failure(run).startswith("ranks 0-1 of 3 failed at line 3: ")
+    assert run.error is not None
+    assert "\n".join(run.error.traceback).count("This process group was left") == 1
+
+
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_what_holds_a_former_group_says_so(live: NotebookKernel, holder: str) -> None:
     make, use = HOLDERS[holder]

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from nbdist.errors import Failure, RankFailedError, ranks_phrase
 from nbdist.state import RankState, RunState
 
+# What a message may name and is each rank's own: its process, an object's address, a peer's.
+_EACH_RANKS_OWN = r"\(pid \d+\)|\b0x[0-9a-f]+\b|\[[0-9a-f.:]+\]:\d+"
+
 
 def failure_of(state: RunState, logs: str, *, whole: bool) -> RankFailedError:
     """The exception that tells why a run failed.
@@ -70,8 +73,7 @@ def fold_same(failures: Sequence[Failure]) -> list[list[Failure]]:
     """Failures of the same kind at the same line together, in order of the first of each."""
     groups: dict[tuple[object, ...], list[Failure]] = {}
     for failure in failures:
-        # A message may name the rank or the process that it is about.
-        message = re.sub(rf"\brank {failure.rank}\b|\(pid \d+\)", "", failure.message)
+        message = re.sub(rf"\brank {failure.rank}\b|{_EACH_RANKS_OWN}", "", failure.message)
         place = (failure.type_name, message, failure.cell_line)
         groups.setdefault(place, []).append(failure)
     return list(groups.values())
