@@ -337,3 +337,39 @@ def test_a_wrapped_model_that_is_sent_anew_says_so(live: NotebookKernel) -> None
     run = live.run("%%distributed\nprint(ddp.weight.sum().item())").check()
     assert run.stdout == "0.0\n"
     assert said(run, "ddp was a wrapped model on the ranks and is now the notebook's")
+
+
+def test_a_model_of_another_precision_has_it_on_the_ranks_with_its_gradients(live: NotebookKernel) -> None:
+    live.run("small(torch.ones(1, 4)).sum().backward()").check()
+    live.run("%%distributed\nsmall.weight.grad.dtype").check()
+    live.run("small.double(), cfg.update(lr=2)").check()
+    cell = "%%distributed\nprint(small.weight.dtype, small.weight.grad[0].tolist(), cfg['lr'])"
+    assert live.run(cell).check().stdout == "torch.float64 [1.0, 1.0, 1.0, 1.0] 2\n"
+    live.run("%%distributed\nsmall.half(), optimizer.zero_grad()").check()
+    assert live.value("(str(small.weight.dtype), small.weight.grad is None)") == ("torch.float16", True)
+
+
+def test_code_that_runs_while_a_value_is_made_finds_what_is_new_with_it(live: NotebookKernel) -> None:
+    live.run(
+        """
+        import zlib
+
+        def zhash(text):
+            return zlib.crc32(text.encode())
+
+        class Key:
+            def __init__(self, text):
+                self.text = text
+
+            def __hash__(self):
+                return zhash(self.text)
+
+            def __eq__(self, other):
+                return self.text == other.text
+
+        table = {Key("a"): 1}
+        cfg[Key("b")] = 2
+        """
+    ).check()
+    run = live.run("%%distributed\nprint(table[Key('a')], cfg[Key('b')])").check()
+    assert run.stdout == "1 2\n"

@@ -28,7 +28,7 @@ from nbdist.values.size import described
 from nbdist.values.snapshot import Changes
 from nbdist.values.surroundings import difference, surroundings
 from nbdist.values.twins import Twins
-from nbdist.values.walk import Reached, reached
+from nbdist.values.walk import Reached, is_definition, reached
 from nbdist.worker.sources import sources_of
 from nbdist.worker.work import CallWork, Wanted, Work
 
@@ -85,11 +85,13 @@ class Ledger:
         around = surroundings(given=True, live=True)
         new = {key: obj for key, obj in found.objects.items() if key not in self._twins.known}
         echo = Echo(new, found.labels)
+        definitions = {name for name in names if self._is_definition(name)}
         values = {
             **{f"around:{title}": value for title, value in difference(self._around, around).items()},
             "sources": sources_of(new.values()),
+            **self._named(names & definitions),  # what is made there may call them
             **self._written(changes),
-            **{f"name:{name}": self._twins.namespace[name] for name in sorted(names)},
+            **self._named(names - definitions),
             **{f"missing:{name}": self._twins.namespace[name] for name in sorted(missing)},
         }
         packed = pack(values, self._twins, echo=echo)
@@ -134,6 +136,9 @@ class Ledger:
             **{f"memory:{key}": pickle.PickleBuffer(held.view()) for key, held in changes.memory.items()},
             **{f"object:{key}": content for key, content in changes.contents.items()},
         }
+
+    def _named(self, names: Iterable[str]) -> dict[str, Any]:
+        return {f"name:{name}": self._twins.namespace[name] for name in sorted(names)}
 
     def _pack_work(self, work: Work, wanted: Wanted) -> tuple[Parcel, int]:
         packed = pack({"work": (work, wanted)}, self._twins, definitions_only=True)
@@ -332,6 +337,9 @@ class Ledger:
     def _may_lack(self, name: str, work: Work) -> bool:
         """Whether the work can do without: it assigns the name, or some text in it mentions it."""
         return name in work.assigns or (name in work.mentions and name not in work.reads)
+
+    def _is_definition(self, name: str) -> bool:
+        return self._is_module(name) or is_definition(self._twins.namespace[name])
 
     def _is_module(self, name: str) -> bool:
         return isinstance(self._twins.namespace.get(name), types.ModuleType)
