@@ -258,7 +258,7 @@ def test_tensors_that_the_ranks_made_inside_new_values(live: NotebookKernel) -> 
     live.run("%%distributed\nparts = {'a': torch.ones(3) * rank}").check()
     live.run("box = [parts, parts['a']]").check()
     run = live.run("%%distributed\nprint(box[0]['a'] is box[1], box[1].tolist())").check()
-    assert run.stdout == "True [0.0, 0.0, 0.0]\n"
+    assert run.stdout == "[0] True [0.0, 0.0, 0.0]\n[1] True [1.0, 1.0, 1.0]\n"  # each rank's own
     live.run("%distributed push parts").check()
     run = live.run("%%distributed\nprint(parts['a'].tolist())").check()
     assert run.stdout == "[0.0, 0.0, 0.0]\n"
@@ -330,8 +330,20 @@ def test_a_pull_of_what_is_not_there_is_an_error(live: NotebookKernel) -> None:
     assert "absent" in run.error.evalue
 
 
-def test_a_wrapped_model_that_is_sent_anew_says_so(live: NotebookKernel) -> None:
+def test_a_wrapped_model_that_the_ranks_made_stays_wrapped(live: NotebookKernel) -> None:
     live.run("%%distributed\ntorch.manual_seed(0)\nmade = torch.nn.Linear(2, 1)").check()
+    live.run("%%distributed\nddp = torch.nn.parallel.DistributedDataParallel(made)").check()
+    live.run("with torch.no_grad(): made.weight.zero_()\nmade.eval(); head = made").check()
+    run = live.run(
+        "%%distributed\n"
+        "print(type(ddp).__name__, ddp.module is made is head, made.training, made.weight.sum().item())"
+    ).check()
+    assert run.stdout == "DistributedDataParallel True False 0.0\n"
+    assert said(run, "sent to the ranks: ") == "ddp, head"  # of one object the first name
+
+
+def test_a_wrapped_model_that_is_sent_anew_says_so(live: NotebookKernel) -> None:
+    live.run("%%distributed\nmade = torch.nn.Linear(2, 1)\nmade.own = [made] * rank").check()
     live.run("%%distributed\nddp = torch.nn.parallel.DistributedDataParallel(made)").check()
     live.run("with torch.no_grad(): made.weight.zero_()").check()
     run = live.run("%%distributed\nprint(ddp.weight.sum().item())").check()
@@ -373,3 +385,137 @@ def test_code_that_runs_while_a_value_is_made_finds_what_is_new_with_it(live: No
     ).check()
     run = live.run("%%distributed\nprint(table[Key('a')], cfg[Key('b')])").check()
     assert run.stdout == "1 2\n"
+
+
+def test_what_the_notebook_makes_of_what_the_ranks_made_is_theirs(live: NotebookKernel) -> None:
+    live.run(
+        """
+        %%distributed
+        torch.manual_seed(rank)
+        made, history, metrics = torch.nn.Linear(2, 1, bias=False), [], {"train": [[]]}
+        """
+    ).check()
+    live.run(
+        """
+        made_sgd = torch.optim.SGD(made.parameters(), lr=1.0)
+        net, seen, train = torch.nn.Sequential(made), history, metrics["train"]
+
+        class Trainer:
+            def __init__(self):
+                self.model, self.history = made, history
+
+            def step(self):
+                made_sgd.zero_grad()
+                self.model(torch.ones(1, 2)).sum().backward()
+                made_sgd.step()
+                self.history.append(len(self.history))
+
+        trainer = Trainer()
+        """
+    ).check()
+    run = live.run(
+        """
+        %%distributed
+        before = made.weight.sum().item()
+        trainer.step()
+        train[0].append(1)
+        print(round(before - net[0].weight.sum().item(), 4), trainer.model is made, seen is history, metrics)
+        """
+    ).check()
+    assert run.stdout == "2.0 True True {'train': [[1]]}\n"
+    assert said(run, "sent to the ranks: ") == "made_sgd, net, seen, train, trainer"
+    assert live.value("(seen is history, history, metrics)") == (True, [0], {"train": [[1]]})
+    live.run("history.append('notebook')").check()
+    run = live.run("%%distributed\nprint(seen, trainer.history, trainer.model is net[0])").check()
+    assert run.stdout == "[0, 'notebook'] [0, 'notebook'] True\n"
+
+
+def test_views_of_what_the_ranks_made_are_views_there(live: NotebookKernel) -> None:
+    live.run("import numpy").check()
+    live.run("%%distributed\ntensor, array, box = torch.ones(3), numpy.ones(3), [torch.ones(2)]").check()
+    live.run("tail, part, flat = tensor[1:], array[1:], box[0].view(2, 1)").check()
+    cell = "%%distributed\ntail.mul_(2); part += 1; flat.fill_(5)\nprint(tensor, array, box)"
+    expected = "tensor([1., 2., 2.]) [1. 2. 2.] [tensor([5., 5.])]\n"
+    assert live.run(cell).check().stdout == expected
+    assert live.run("print(tensor, array, box)").check().stdout == expected
+
+
+def test_what_the_ranks_made_each_in_another_form_keeps_its_identity(live: NotebookKernel) -> None:
+    live.run("%%distributed\nmade = [[rank]] * (rank + 1)\nview = torch.ones(2 + rank)").check()
+    live.run("held, tail = {'made': made, 'first': made[0]}, view[1:]").check()
+    run = live.run(
+        "%%distributed\ntail += 1\nprint(held, held['made'] is made, held['first'] is made[0], view.tolist())"
+    ).check()
+    assert run.stdout == "{'made': [[0]], 'first': [0]} True True [1.0, 2.0]\n"
+    assert said(run, "sent to the ranks: ") == "held, made, tail, view"
+
+
+def test_what_a_name_led_to_is_followed_under_another_name(live: NotebookKernel) -> None:
+    live.run("log = {}\nbox = {'log': log}").check()
+    live.run("%%distributed\nbox['log']['loss'] = [1]\nmade = [[2]]").check()
+    live.run("box, inner, made = {}, made[0], None").check()
+    live.run("%%distributed\nlog['loss'].append(rank), inner.append(3), box, made").check()
+    assert live.value("(log, inner)") == ({"loss": [1, 0]}, [2, 3])
+    live.run("log['loss'].append('notebook')\ninner.append(4)").check()
+    run = live.run("%%distributed\nprint(log, inner)").check()
+    assert run.stdout == "{'loss': [1, 0, 'notebook']} [2, 3, 4]\n"
+
+
+def test_training_a_wrapped_model_is_no_change_of_the_notebooks(live: NotebookKernel) -> None:
+    live.run("%%distributed\nddp = torch.nn.parallel.DistributedDataParallel(small)").check()
+    live.run("%%distributed\noptimizer").check()
+    train = "%%distributed\nddp(torch.ones(1, 4)).sum().backward()\noptimizer.step()"
+    live.run("small.weight.data.zero_()").check()
+    assert said(live.run(train).check(), "sent to the ranks: ") == "ddp"
+    assert [live.run(train).check().stderr for _ in range(3)] == [""] * 3
+
+
+def test_what_came_from_another_rank_and_is_changed_here_is_sent(live: NotebookKernel) -> None:
+    live.run("%%distributed --ranks 1\nmade, tensor = {'a': rank}, torch.zeros(2)").check()
+    live.run("%%distributed\nown = [rank]").check()
+    live.run("%distributed pull own --rank 1").check()
+    cell = "%%distributed\nprint(made, tensor.tolist(), own)"
+    assert live.run("%%distributed --ranks 1\nprint(made, own)").check().stderr == ""
+    live.run("made['a'] = 7; tensor += 1; own.append('notebook')").check()
+    run = live.run(cell).check()
+    assert run.stdout == "{'a': 7} [1.0, 1.0] [1, 'notebook']\n"
+    assert said(run, "sent to the ranks: ") == "made, own, tensor"
+    live.run("made['a'] = 8; tensor += 1").check()
+    assert live.run(cell).check().stdout == "{'a': 8} [2.0, 2.0] [1, 'notebook']\n"
+
+
+def test_a_name_that_one_rank_has_deleted_comes_with_its_new_content(live: NotebookKernel) -> None:
+    live.run("%%distributed\nlosses, cfg").check()
+    live.run("%%distributed --ranks 1\ndel losses").check()
+    live.run("losses.append(1)").check()
+    run = live.run("%%distributed\nprint(losses)").check()
+    assert run.stdout == "[1]\n"
+    assert said(run, "sent to the ranks: ") == "losses"
+
+
+def test_news_that_could_not_be_sent_come_with_the_next_work(live: NotebookKernel) -> None:
+    live.run("%%distributed\nhistory, best, parts = [1], {'loss': 1}, [torch.ones(2)] * (1 + rank)").check()
+    live.run(
+        """
+        import threading
+
+        class Stops:
+            def __reduce__(self):
+                if self.armed:
+                    self.armed = False
+                    raise KeyboardInterrupt
+                return Stops, ()
+
+        history.append(2), best.update(loss=0), parts[0].fill_(5), cfg.update(lr=3)
+        lock, stops, new = threading.Lock(), Stops(), 1
+        stops.armed = True
+        """
+    ).check()
+    run = live.run("%%distributed\nprint(history, best, parts, cfg, lock)")
+    assert run.error is not None
+    assert run.error.ename == "SessionError"
+    run = live.run("%%distributed\nprint(history, best, parts, cfg, new, stops)")
+    assert run.error is not None
+    assert run.error.ename == "KeyboardInterrupt"
+    run = live.run("%%distributed\nprint(history, best, parts[0].tolist(), cfg['lr'], new)").check()
+    assert run.stdout == "[1, 2] {'loss': 0} [5.0, 5.0] 3 1\n"

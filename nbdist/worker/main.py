@@ -274,6 +274,7 @@ class Rank:
         news_fd, work_fd = self._channel.take_fd(), self._channel.take_fd()
         if message.taken:
             self._offer.taken(self._twins)
+            self._offer.share(self._twins, message.made)
         self._offer = Offer(Echo({}, {}))
         self._wanted = Wanted(output=())
         work: list[Work] = []
