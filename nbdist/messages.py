@@ -305,10 +305,12 @@ class Finished:
     Attributes:
         time_s: when, monotonic.
         threads: whether threads that the work has started go on.
+        untaken: whether it did not begin, because the rank could not take what the notebook had new for it.
     """
 
     outcome: Outcome
     threads: bool = False
+    untaken: bool = False
     time_s: float = field(default_factory=time.monotonic)
     failure: Failure | None = None
     values: Values | None = None

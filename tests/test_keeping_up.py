@@ -519,3 +519,63 @@ def test_news_that_could_not_be_sent_come_with_the_next_work(live: NotebookKerne
     assert run.error.ename == "KeyboardInterrupt"
     run = live.run("%%distributed\nprint(history, best, parts[0].tolist(), cfg['lr'], new)").check()
     assert run.stdout == "[1, 2] {'loss': 0} [5.0, 5.0] 3 1\n"
+
+
+def test_news_that_a_rank_could_not_take_come_again(live: NotebookKernel) -> None:
+    live.run("%%distributed\nprint(cfg, losses)").check()
+    live.run(
+        """
+        import os
+
+        class Fussy:
+            here = os.getpid()
+
+            def __getstate__(self):
+                return {"state": 1}
+
+            def __setstate__(self, state):
+                if os.getpid() != self.here:
+                    raise RuntimeError("not here")
+
+        cfg["lr"], fussy, zeta, alias = 2, Fussy(), "z", [0]
+        os.environ["FUSSY"] = "1"
+        """
+    ).check()
+    run = live.run("%%distributed\nprint(cfg, fussy, alias, zeta)")
+    assert run.error is not None
+    assert "SessionError: nothing ran here: fussy could not be made on the rank: not here" in run.error.evalue
+    assert run.stdout == ""
+    live.run("del fussy").check()
+    run = live.run("%%distributed\nprint(cfg['lr'], alias, zeta, os.environ['FUSSY'])").check()
+    assert run.stdout == "2 [0] z 1\n"
+    assert said(run, "sent to the ranks: ") == "alias, cfg, zeta"
+    assert live.run("%%distributed\nprint(cfg['lr'], alias, zeta)").check().stderr == ""
+    live.run("cfg['lr'] = 3; alias.append(1)").check()
+    assert live.run("%%distributed\nprint(cfg['lr'], alias)").check().stdout == "3 [0, 1]\n"
+    live.run("del os.environ['FUSSY']").check()
+
+
+def test_news_that_one_rank_could_not_take_come_again_to_all(live: NotebookKernel) -> None:
+    live.run("%%distributed\nmade = [rank]\ncfg, losses").check()
+    live.run(
+        """
+        class Fussy:
+            def __setstate__(self, state):
+                if __import__("torch").distributed.get_rank() == 1:
+                    raise RuntimeError("not here")
+
+            def __getstate__(self):
+                return {"state": 1}
+
+        cfg["lr"], fussy, zeta = 2, Fussy(), ["z"]
+        made.append("notebook")
+        """
+    ).check()
+    run = live.run("%%distributed\nzeta.append(rank), made.append(rank), cfg, fussy")
+    assert run.error is not None
+    assert "rank 1 of 2 failed: SessionError: nothing ran here: fussy could not be made" in run.error.evalue
+    run = live.run("%%distributed\nprint(zeta, made, cfg['lr'])").check()
+    assert run.stdout == "['z', 0] [0, 'notebook', 0] 2\n"
+    live.run("zeta.append(5), made.append(5)").check()
+    run = live.run("%%distributed\nprint(zeta, made)").check()
+    assert run.stdout == "['z', 0, 5] [0, 'notebook', 0, 5]\n"

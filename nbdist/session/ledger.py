@@ -11,6 +11,7 @@ import pickle
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ from nbdist.values.landing import Landed
 from nbdist.values.parcel import Echo, pack
 from nbdist.values.size import described
 from nbdist.values.snapshot import Changes
-from nbdist.values.surroundings import difference, surroundings
+from nbdist.values.surroundings import Surroundings, difference, surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.walk import Reached, is_definition, reached
 from nbdist.worker.handover import is_shells
@@ -62,6 +63,7 @@ class Ledger:
         self._ranks_own: set[str] = set()
         self._dropped: set[int] = set()
         self._unsure: set[int] = set()  # keys of what some rank could not take
+        self._before = _Before({}, {})
         self._taken = True
         self._shared: dict[str, tuple[int | None, ...]] = {}  # that the ranks do not know of yet
         self._next_key = -1
@@ -172,8 +174,8 @@ class Ledger:
         self._seen = {name: value for name, value in self._seen.items() if name not in news.message.unbound}
         self._seen |= news.draft.seen
         self._seen |= {name: namespace[name] for name in news.names}
-        for name in (*news.names, *news.missing):
-            self._bound_by.pop(name, None)
+        bound = self._bound_by.keys() & {*news.names, *news.missing}
+        self._before = _Before(self._around, {name: self._bound_by.pop(name) for name in bound})
         self.kept = {name: what for name, what in self.kept.items() if name not in news.names}
         self._ranks_own -= news.names
         self._forget_newer(news.written | news.draft.dropped)
@@ -182,6 +184,16 @@ class Ledger:
         self._around = news.around
         self._twins.renew(news.written | news.draft.renewed)
         self._twins.adopt(news.echo.packed, news.echo.labels)
+
+    def untaken(self, news: News) -> None:
+        """Some rank could not take what was sent: all of it is sent again, to all of them."""
+        self._seen |= dict.fromkeys(news.names, _OTHER)
+        self._around = self._before.around
+        self._bound_by = {**self._before.bound_by, **self._bound_by}
+        self._unsure |= news.written
+        adopted = news.echo.packed.keys() & self._twins.known.keys()
+        self._twins.drop(adopted)
+        self._dropped |= adopted
 
     def took(self, landed: Landed, handed_over: Sequence[Values | None]) -> None:
         """What rank 0 handed over is in the notebook now.
@@ -216,7 +228,7 @@ class Ledger:
     def _share(self, made: Mapping[str, Made], others: Sequence[Values | None]) -> None:
         """What all ranks have built alike stands for itself from now on, on each of them."""
         for name, own in made.items():
-            if all(other is not None and _digest(other, name) == own.digest for other in others):
+            if all(other is not None and other.made.get(name) == Made(own.digest) for other in others):
                 keys = tuple(key if key in self._twins.known else None for key in own.keys)
                 self._shared[name] = keys
                 self._twins.share(key for key in keys if key is not None)
@@ -322,8 +334,9 @@ class Ledger:
     def _forced(self, found: Reached, push: frozenset[str]) -> set[int]:
         """Keys of what is sent whatever any rank has made of it."""
         ids = reached(self._twins.namespace, push).objects.keys() if push else set()
-        unsure = {key for key in self._unsure if id(self._twins.known[key]) in found.objects}
-        return unsure | {key for key, obj in self._twins.known.items() if id(obj) in ids} if ids else unsure
+        known = self._twins.known
+        unsure = {key for key in self._unsure & known.keys() if id(known[key]) in found.objects}
+        return unsure | {key for key, obj in known.items() if id(obj) in ids} if ids else unsure
 
     def _changed_inside(self, name: str, draft: Draft) -> bool:
         """Whether the notebook has changed what it has under a name that the ranks have bound anew."""
@@ -366,6 +379,14 @@ class Ledger:
         self._forget_newer(gone)
 
 
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What the ranks were known to have before the last news."""
+
+    around: Surroundings
+    bound_by: Mapping[str, frozenset[int]]
+
+
 def _version(obj: Any) -> int:
     """A tensor's count of changes in place, which knows most of them."""
     return int(getattr(obj, "_version", 0))
@@ -374,7 +395,3 @@ def _version(obj: Any) -> int:
 def _memory_bytes(obj: Any) -> int:
     memory = kind_of(obj).memory(obj)
     return memory.size_bytes if isinstance(memory, Buffer) else 0
-
-
-def _digest(values: Values, name: str) -> bytes:
-    return values.made[name].digest if name in values.made else b""

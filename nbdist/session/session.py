@@ -361,6 +361,8 @@ class Session:
         else:
             self._ledger.bound_here(landed.names)
         self._ledger.bound_by(landed.names, options.ranks)
+        if any(rank.untaken for rank in state.ranks):
+            self._ledger.untaken(news)
         self._note(telling.of_kept(kept, self._ledger.kept))
         return state, landed
 

@@ -8,9 +8,12 @@ twins.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from nbdist.errors import SessionError, ValueLost
 from nbdist.messages import Run
+from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.memory import Original, open_memory
 from nbdist.values.models import is_wrapper, is_wrapper_of
 from nbdist.values.parcel import LABELS, TWINS, unpack_each
@@ -31,8 +34,17 @@ def take_news(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
         What is not for the namespace, by key.
 
     Raises:
-        ValueLost: a value cannot be rebuilt here.
+        SessionError: a value cannot be rebuilt here; what came before it is written, and the notebook sends
+            all of it again.
     """
+    try:
+        return _taken(message, fd, twins)
+    except ValueLost as lost:
+        name = _named(lost.key, twins)
+        raise SessionError(f"nothing ran here: {name} could not be made on the rank: {lost.reason}") from None
+
+
+def _taken(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
     rest: dict[str, Any] = {}
     written: set[int] = set()
     twins.drop(set(message.dropped))
@@ -54,7 +66,9 @@ def take_news(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
             twins.namespace.setdefault(name, value)
         elif kind in ("object", "memory"):
             land = twins.land if kind == "object" else twins.land_memory
-            land(int(name), value)
+            landed = call_foreign(partial(land, int(name), value))
+            if isinstance(landed, Refusal):
+                raise ValueLost(key, landed.reason)
             written.add(int(name))
         else:
             rest[key] = value
@@ -63,3 +77,11 @@ def take_news(message: Run, fd: int, twins: Twins) -> dict[str, Any]:
     if new:
         twins.adopt(new, rest[LABELS], told=True, rebuilt=True, original=original)
     return rest
+
+
+def _named(key: str, twins: Twins) -> str:
+    """How a message names what comes under a key."""
+    kind, _, name = key.partition(":")
+    if kind in ("object", "memory"):
+        return f"{twins.labels.get(int(name), 'a value')} (its new content)"
+    return name or key
