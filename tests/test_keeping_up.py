@@ -579,3 +579,20 @@ def test_news_that_one_rank_could_not_take_come_again_to_all(live: NotebookKerne
     live.run("zeta.append(5), made.append(5)").check()
     run = live.run("%%distributed\nprint(zeta, made)").check()
     assert run.stdout == "['z', 0, 5] [0, 'notebook', 0, 5]\n"
+
+
+def test_what_one_rank_has_replaced_inside_a_value_is_reported_and_push_decides(live: NotebookKernel) -> None:
+    live.run("%%distributed\nlosses").check()
+    live.run("%%distributed\nif rank == 1:\n    cfg['sizes'] = [rank]\ncfg['own'] = {}").check()
+    live.run("cfg['sizes'].append(3)").check()
+    cell = "%%distributed\nprint(cfg['sizes'])"
+    run = live.run(cell).check()
+    assert run.stdout == "[0] [1, 2, 3]\n[1] [1]\n"
+    assert "[1] nbdist: cfg: the notebook has changed something in it" in run.stderr
+    live.run("%distributed push cfg").check()
+    run = live.run(cell).check()
+    assert (run.stdout, run.stderr) == ("[1, 2, 3]\n", "")
+    live.run("cfg['sizes'].append(4)").check()
+    run = live.run(cell).check()
+    assert run.stdout == "[1, 2, 3, 4]\n"
+    assert run.stderr == "nbdist: sent to the ranks: cfg\n"

@@ -19,6 +19,7 @@ from nbdist.messages import Made, Parcel, Run, Values
 from nbdist.session.anew import lone_ones, with_holders
 from nbdist.session.news import Draft, News
 from nbdist.session.sendable import check_sendable, pack_work
+from nbdist.session.stale import Stale, memory_bytes
 from nbdist.shell import SHELLS_OWN
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import Buffer
@@ -26,7 +27,7 @@ from nbdist.values.kinds import kind_of
 from nbdist.values.landing import Landed
 from nbdist.values.parcel import Echo, pack
 from nbdist.values.size import described
-from nbdist.values.snapshot import Changes
+from nbdist.values.snapshot import PLAIN, Changes
 from nbdist.values.surroundings import Surroundings, difference, surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.walk import Reached, is_definition, reached
@@ -37,8 +38,6 @@ from nbdist.worker.work import Wanted, Work
 _MISSING = object()
 _OTHER = object()
 _LARGE_BYTES = 1 << 20
-_PRUNE_BYTES = 1 << 20
-_PRUNE_OBJECTS = 10_000
 
 
 class Ledger:
@@ -59,7 +58,7 @@ class Ledger:
         self._seen = dict(names)
         self._around = surroundings(given=True, live=True)
         self._newer: dict[int, int] = {}
-        self._rebound: set[str] = set()
+        self._stale = Stale(twins)
         self._ranks_own: set[str] = set()
         self._dropped: set[int] = set()
         self._unsure: set[int] = set()  # keys of what some rank could not take
@@ -106,6 +105,7 @@ class Ledger:
             **self._written(changes),
             **self._named("name", names - definitions),
             **self._named("missing", missing),
+            **self._led(changes, found),
         }
         packed = pack(values, self._twins, echo=echo)
         try:
@@ -151,6 +151,14 @@ class Ledger:
             **{f"memory:{key}": pickle.PickleBuffer(held.view()) for key, held in changes.memory.items()},
             **{f"object:{key}": content for key, content in changes.contents.items()},
         }
+
+    def _led(self, changes: Changes, found: Reached) -> dict[str, Any]:
+        """The names that lead to containers that have changed: a rank may have put others in their place."""
+        led: dict[str, list[int]] = {}
+        for key in changes.contents:
+            if type(self._twins.known[key]) in PLAIN:
+                led.setdefault(self._label(key, found), []).append(key)
+        return {"led": led} if led else {}
 
     def _named(self, kind: str, names: Iterable[str]) -> dict[str, Any]:
         return {f"{kind}:{name}": self._twins.namespace[name] for name in sorted(names)}
@@ -208,7 +216,7 @@ class Ledger:
         for name in (*landed.names, *values.unbound):
             self.kept.pop(name, None)
             self._ranks_own.discard(name)
-        self._rebound |= {*landed.names, *values.unbound}
+        self._stale.add((*landed.names, *values.unbound))
         self._seen = {name: value for name, value in self._seen.items() if name not in values.unbound}
         self._forget_newer(landed.written)
         self._twins.renew(landed.written)
@@ -249,7 +257,7 @@ class Ledger:
         namespace = self._twins.namespace
         bound = {name: namespace[name] for name in names if name in namespace}
         self._seen |= bound
-        self._rebound |= bound.keys()
+        self._stale.add(bound)
         find, lone = self._twins.finder(), self._twins.lone
         found = reached(namespace, bound, without=namespace.keys() - bound.keys())
         copies = [obj for id_, obj in found.objects.items() if find(id_) is None and id_ not in lone]
@@ -308,7 +316,7 @@ class Ledger:
         forced = self._forced(found, push)
         newer = {key for key in self._newer.keys() - forced if id(twins.known[key]) in found.objects}
         # Their memory may be large, and it is not sent in any case: no full comparison.
-        unlike = {key for key in newer if _memory_bytes(twins.known[key]) > _LARGE_BYTES}
+        unlike = {key for key in newer if memory_bytes(twins.known[key]) > _LARGE_BYTES}
         changes = twins.changes(found.objects.keys() - {id(twins.known[key]) for key in unlike})
         for key in forced:
             obj = twins.known[key]
@@ -362,18 +370,8 @@ class Ledger:
             if value is not _OTHER and value is not _MISSING and namespace.get(name, _MISSING) is not value
         }
         self._seen |= dict.fromkeys(rebound, _OTHER)
-        self._rebound |= rebound
-        if not self._rebound:
-            return
-        keys = {key for key, label in self._twins.labels.items() if label in self._rebound}
-        sizes = map(_memory_bytes, map(self._twins.known.get, keys))
-        if len(keys) < _PRUNE_OBJECTS and sum(sizes) < _PRUNE_BYTES:
-            return
-        self._rebound.clear()
-        held = reached(namespace, namespace.keys() - SHELLS_OWN)
-        gone = {key for key, obj in self._twins.known.items() if id(obj) not in held.objects}
-        self._twins.labels |= {key: self._label(key, held) for key in keys - gone}
-        self._twins.drop(gone)
+        self._stale.add(rebound)
+        gone = self._stale.let_go()
         self._dropped |= gone
         self._unsure -= gone
         self._forget_newer(gone)
@@ -390,8 +388,3 @@ class _Before:
 def _version(obj: Any) -> int:
     """A tensor's count of changes in place, which knows most of them."""
     return int(getattr(obj, "_version", 0))
-
-
-def _memory_bytes(obj: Any) -> int:
-    memory = kind_of(obj).memory(obj)
-    return memory.size_bytes if isinstance(memory, Buffer) else 0

@@ -33,7 +33,7 @@ from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
 from nbdist.values.memory import open_memory
-from nbdist.values.news import UNWRAPPED, take_news
+from nbdist.values.news import NOTES, take_news
 from nbdist.values.parcel import Echo, unpack_each
 from nbdist.values.surroundings import ENVIRONMENT, GRAD_MODE, Surroundings, difference, is_all, surroundings
 from nbdist.values.twins import Twins
@@ -287,12 +287,8 @@ class Rank:
             rest = take_news(message, news_fd, self._twins)
             self._own_names.given(self._twins.namespace, before)
             learn_sources(rest.get("sources", {}))
-            for name in rest.get(UNWRAPPED, ()):
-                self._outbox.text(
-                    "stderr",
-                    f"nbdist: {name} was a wrapped model on the ranks and is now the notebook's, which is "
-                    "not: wrap it again (nbdist.setup, DistributedDataParallel) before you train it.\n",
-                )
+            for note in rest[NOTES]:
+                self._outbox.text("stderr", f"nbdist: {note}\n")
             memory = open_memory(work_fd, message.work.size_bytes)
             ((_, (own, self._wanted)),) = unpack_each(message.work, memory, self._twins)
             work.append(own)
