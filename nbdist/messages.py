@@ -54,6 +54,19 @@ class Parcel:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a rank has made under a name.
+
+    Attributes:
+        digest: of its `values.outline`.
+        keys: of rank 0's objects in it.
+    """
+
+    digest: bytes
+    keys: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
     """What a finished rank hands over.
@@ -69,6 +82,7 @@ class Values:
         kept: names that the work bound and that live on the rank alone, with what they are.
         changed: names that lead to objects of the notebook whose changes stay there, with what they are.
         newer: keys of those objects.
+        made: what a live rank has made under names that it bound.
     """
 
     parcel: Parcel
@@ -77,6 +91,7 @@ class Values:
     kept: Mapping[str, str] = field(default_factory=dict)
     changed: Mapping[str, str] = field(default_factory=dict)
     newer: tuple[int, ...] = ()
+    made: Mapping[str, Made] = field(default_factory=dict)
     result_data: Mapping[str, Any] | None = None
     imported: tuple[str, ...] = ()
     names: tuple[NameInfo, ...] = ()
@@ -290,10 +305,12 @@ class Finished:
     Attributes:
         time_s: when, monotonic.
         threads: whether threads that the work has started go on.
+        untaken: whether it did not begin, because the rank could not take what the notebook had new for it.
     """
 
     outcome: Outcome
     threads: bool = False
+    untaken: bool = False
     time_s: float = field(default_factory=time.monotonic)
     failure: Failure | None = None
     values: Values | None = None
@@ -310,6 +327,8 @@ class Run:
         unbound: names that the notebook has deleted.
         dropped: keys of objects that no longer exist on both sides.
         taken: whether the kernel has taken what the rank handed over last.
+        made: under names that all ranks have bound alike the keys of what each has made there, in the order
+            of its `values.outline`; None for what is not in the notebook.
         ranks: who does the work, in a process group of their own; None for all. The others take what the
             notebook has new, and say nothing.
         number: of the run, counted by the kernel.
@@ -322,6 +341,7 @@ class Run:
     unbound: tuple[str, ...] = ()
     dropped: tuple[int, ...] = ()
     taken: bool = True
+    made: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
     ranks: tuple[int, ...] | None = None
     number: int = FIRST_RUN
     group: int | None = None

@@ -49,6 +49,7 @@ class RankState:
         death: how its process ended, whether somebody waited for it or not.
         finished_s: when its work ended, monotonic.
         threads: whether threads that the work has started go on.
+        untaken: whether its work did not begin, because it could not take what the notebook had new for it.
         bars: its progress bars that have not ended, the oldest first.
         usage: what it used of the machine when that was measured last.
     """
@@ -64,6 +65,7 @@ class RankState:
     death: Failure | None = None
     finished_s: float | None = None
     threads: bool = False
+    untaken: bool = False
     bars: tuple[Progress, ...] = ()
     usage: Usage | None = None
 
@@ -221,7 +223,7 @@ def _fold_rank(rank: RankState, event: Event) -> RankState:
         return replace(rank, stopped=True, failure=_stuck(rank, event))
     if isinstance(event, Finished):
         finished = replace(rank, phase="finished", finished_s=event.time_s, threads=event.threads, bars=())
-        return _finished(finished, event)
+        return _finished(replace(finished, untaken=event.untaken), event)
     if isinstance(event, Died):
         return _died(replace(rank, phase="gone", bars=(), death=_death(rank, event)), rank.phase)
     return rank

@@ -288,7 +288,7 @@ def test_tensors_that_the_ranks_made_inside_new_values(live: NotebookKernel) -> 
     live.run("%%distributed\nparts = {'a': torch.ones(3) * rank}").check()
     live.run("box = [parts, parts['a']]").check()
     run = live.run("%%distributed\nprint(box[0]['a'] is box[1], box[1].tolist())").check()
-    assert run.stdout == "True [0.0, 0.0, 0.0]\n"
+    assert run.stdout == "[0] True [0.0, 0.0, 0.0]\n[1] True [1.0, 1.0, 1.0]\n"  # each rank's own
     live.run("%distributed push parts").check()
     run = live.run("%%distributed\nprint(parts['a'].tolist())").check()
     assert run.stdout == "[0.0, 0.0, 0.0]\n"
@@ -360,10 +360,269 @@ def test_a_pull_of_what_is_not_there_is_an_error(live: NotebookKernel) -> None:
     assert "absent" in run.error.evalue
 
 
-def test_a_wrapped_model_that_is_sent_anew_says_so(live: NotebookKernel) -> None:
+def test_a_wrapped_model_that_the_ranks_made_stays_wrapped(live: NotebookKernel) -> None:
     live.run("%%distributed\ntorch.manual_seed(0)\nmade = torch.nn.Linear(2, 1)").check()
+    live.run("%%distributed\nddp = torch.nn.parallel.DistributedDataParallel(made)").check()
+    live.run("with torch.no_grad(): made.weight.zero_()\nmade.eval(); head = made").check()
+    run = live.run(
+        "%%distributed\n"
+        "print(type(ddp).__name__, ddp.module is made is head, made.training, made.weight.sum().item())"
+    ).check()
+    assert run.stdout == "DistributedDataParallel True False 0.0\n"
+    assert said(run, "sent to the ranks: ") == "ddp, head"  # of one object the first name
+
+
+def test_a_wrapped_model_that_is_sent_anew_says_so(live: NotebookKernel) -> None:
+    live.run("%%distributed\nmade = torch.nn.Linear(2, 1)\nmade.own = [made] * rank").check()
     live.run("%%distributed\nddp = torch.nn.parallel.DistributedDataParallel(made)").check()
     live.run("with torch.no_grad(): made.weight.zero_()").check()
     run = live.run("%%distributed\nprint(ddp.weight.sum().item())").check()
     assert run.stdout == "0.0\n"
     assert said(run, "ddp was a wrapped model on the ranks and is now the notebook's")
+
+
+def test_a_model_of_another_precision_has_it_on_the_ranks_with_its_gradients(live: NotebookKernel) -> None:
+    live.run("small(torch.ones(1, 4)).sum().backward()").check()
+    live.run("%%distributed\nsmall.weight.grad.dtype").check()
+    live.run("small.double(), cfg.update(lr=2)").check()
+    cell = "%%distributed\nprint(small.weight.dtype, small.weight.grad[0].tolist(), cfg['lr'])"
+    assert live.run(cell).check().stdout == "torch.float64 [1.0, 1.0, 1.0, 1.0] 2\n"
+    live.run("%%distributed\nsmall.half(), optimizer.zero_grad()").check()
+    assert live.value("(str(small.weight.dtype), small.weight.grad is None)") == ("torch.float16", True)
+
+
+def test_code_that_runs_while_a_value_is_made_finds_what_is_new_with_it(live: NotebookKernel) -> None:
+    live.run(
+        """
+        import zlib
+
+        def zhash(text):
+            return zlib.crc32(text.encode())
+
+        class Key:
+            def __init__(self, text):
+                self.text = text
+
+            def __hash__(self):
+                return zhash(self.text)
+
+            def __eq__(self, other):
+                return self.text == other.text
+
+        table = {Key("a"): 1}
+        cfg[Key("b")] = 2
+        """
+    ).check()
+    run = live.run("%%distributed\nprint(table[Key('a')], cfg[Key('b')])").check()
+    assert run.stdout == "1 2\n"
+
+
+def test_what_the_notebook_makes_of_what_the_ranks_made_is_theirs(live: NotebookKernel) -> None:
+    live.run(
+        """
+        %%distributed
+        torch.manual_seed(rank)
+        made, history, metrics = torch.nn.Linear(2, 1, bias=False), [], {"train": [[]]}
+        """
+    ).check()
+    live.run(
+        """
+        made_sgd = torch.optim.SGD(made.parameters(), lr=1.0)
+        net, seen, train = torch.nn.Sequential(made), history, metrics["train"]
+
+        class Trainer:
+            def __init__(self):
+                self.model, self.history = made, history
+
+            def step(self):
+                made_sgd.zero_grad()
+                self.model(torch.ones(1, 2)).sum().backward()
+                made_sgd.step()
+                self.history.append(len(self.history))
+
+        trainer = Trainer()
+        """
+    ).check()
+    run = live.run(
+        """
+        %%distributed
+        before = made.weight.sum().item()
+        trainer.step()
+        train[0].append(1)
+        print(round(before - net[0].weight.sum().item(), 4), trainer.model is made, seen is history, metrics)
+        """
+    ).check()
+    assert run.stdout == "2.0 True True {'train': [[1]]}\n"
+    assert said(run, "sent to the ranks: ") == "made_sgd, net, seen, train, trainer"
+    assert live.value("(seen is history, history, metrics)") == (True, [0], {"train": [[1]]})
+    live.run("history.append('notebook')").check()
+    run = live.run("%%distributed\nprint(seen, trainer.history, trainer.model is net[0])").check()
+    assert run.stdout == "[0, 'notebook'] [0, 'notebook'] True\n"
+
+
+def test_views_of_what_the_ranks_made_are_views_there(live: NotebookKernel) -> None:
+    live.run("import numpy").check()
+    live.run("%%distributed\ntensor, array, box = torch.ones(3), numpy.ones(3), [torch.ones(2)]").check()
+    live.run("tail, part, flat = tensor[1:], array[1:], box[0].view(2, 1)").check()
+    cell = "%%distributed\ntail.mul_(2); part += 1; flat.fill_(5)\nprint(tensor, array, box)"
+    expected = "tensor([1., 2., 2.]) [1. 2. 2.] [tensor([5., 5.])]\n"
+    assert live.run(cell).check().stdout == expected
+    assert live.run("print(tensor, array, box)").check().stdout == expected
+
+
+def test_what_the_ranks_made_each_in_another_form_keeps_its_identity(live: NotebookKernel) -> None:
+    live.run("%%distributed\nmade = [[rank]] * (rank + 1)\nview = torch.ones(2 + rank)").check()
+    live.run("held, tail = {'made': made, 'first': made[0]}, view[1:]").check()
+    run = live.run(
+        "%%distributed\ntail += 1\nprint(held, held['made'] is made, held['first'] is made[0], view.tolist())"
+    ).check()
+    assert run.stdout == "{'made': [[0]], 'first': [0]} True True [1.0, 2.0]\n"
+    assert said(run, "sent to the ranks: ") == "held, made, tail, view"
+
+
+def test_what_a_name_led_to_is_followed_under_another_name(live: NotebookKernel) -> None:
+    live.run("log = {}\nbox = {'log': log}").check()
+    live.run("%%distributed\nbox['log']['loss'] = [1]\nmade = [[2]]").check()
+    live.run("box, inner, made = {}, made[0], None").check()
+    live.run("%%distributed\nlog['loss'].append(rank), inner.append(3), box, made").check()
+    assert live.value("(log, inner)") == ({"loss": [1, 0]}, [2, 3])
+    live.run("log['loss'].append('notebook')\ninner.append(4)").check()
+    run = live.run("%%distributed\nprint(log, inner)").check()
+    assert run.stdout == "{'loss': [1, 0, 'notebook']} [2, 3, 4]\n"
+
+
+def test_training_a_wrapped_model_is_no_change_of_the_notebooks(live: NotebookKernel) -> None:
+    live.run("%%distributed\nddp = torch.nn.parallel.DistributedDataParallel(small)").check()
+    live.run("%%distributed\noptimizer").check()
+    train = "%%distributed\nddp(torch.ones(1, 4)).sum().backward()\noptimizer.step()"
+    live.run("small.weight.data.zero_()").check()
+    assert said(live.run(train).check(), "sent to the ranks: ") == "ddp"
+    assert [live.run(train).check().stderr for _ in range(3)] == [""] * 3
+
+
+def test_what_came_from_another_rank_and_is_changed_here_is_sent(live: NotebookKernel) -> None:
+    live.run("%%distributed --ranks 1\nmade, tensor = {'a': rank}, torch.zeros(2)").check()
+    live.run("%%distributed\nown = [rank]").check()
+    live.run("%distributed pull own --rank 1").check()
+    cell = "%%distributed\nprint(made, tensor.tolist(), own)"
+    assert live.run("%%distributed --ranks 1\nprint(made, own)").check().stderr == ""
+    live.run("made['a'] = 7; tensor += 1; own.append('notebook')").check()
+    run = live.run(cell).check()
+    assert run.stdout == "{'a': 7} [1.0, 1.0] [1, 'notebook']\n"
+    assert said(run, "sent to the ranks: ") == "made, own, tensor"
+    live.run("made['a'] = 8; tensor += 1").check()
+    assert live.run(cell).check().stdout == "{'a': 8} [2.0, 2.0] [1, 'notebook']\n"
+
+
+def test_a_name_that_one_rank_has_deleted_comes_with_its_new_content(live: NotebookKernel) -> None:
+    live.run("%%distributed\nlosses, cfg").check()
+    live.run("%%distributed --ranks 1\ndel losses").check()
+    live.run("losses.append(1)").check()
+    run = live.run("%%distributed\nprint(losses)").check()
+    assert run.stdout == "[1]\n"
+    assert said(run, "sent to the ranks: ") == "losses"
+
+
+def test_news_that_could_not_be_sent_come_with_the_next_work(live: NotebookKernel) -> None:
+    live.run("%%distributed\nhistory, best, parts = [1], {'loss': 1}, [torch.ones(2)] * (1 + rank)").check()
+    live.run(
+        """
+        import threading
+
+        class Stops:
+            def __reduce__(self):
+                if self.armed:
+                    self.armed = False
+                    raise KeyboardInterrupt
+                return Stops, ()
+
+        history.append(2), best.update(loss=0), parts[0].fill_(5), cfg.update(lr=3)
+        lock, stops, new = threading.Lock(), Stops(), 1
+        stops.armed = True
+        """
+    ).check()
+    run = live.run("%%distributed\nprint(history, best, parts, cfg, lock)")
+    assert run.error is not None
+    assert run.error.ename == "SessionError"
+    run = live.run("%%distributed\nprint(history, best, parts, cfg, new, stops)")
+    assert run.error is not None
+    assert run.error.ename == "KeyboardInterrupt"
+    run = live.run("%%distributed\nprint(history, best, parts[0].tolist(), cfg['lr'], new)").check()
+    assert run.stdout == "[1, 2] {'loss': 0} [5.0, 5.0] 3 1\n"
+
+
+def test_news_that_a_rank_could_not_take_come_again(live: NotebookKernel) -> None:
+    live.run("%%distributed\nprint(cfg, losses)").check()
+    live.run(
+        """
+        import os
+
+        class Fussy:
+            here = os.getpid()
+
+            def __getstate__(self):
+                return {"state": 1}
+
+            def __setstate__(self, state):
+                if os.getpid() != self.here:
+                    raise RuntimeError("not here")
+
+        cfg["lr"], fussy, zeta, alias = 2, Fussy(), "z", [0]
+        os.environ["FUSSY"] = "1"
+        """
+    ).check()
+    run = live.run("%%distributed\nprint(cfg, fussy, alias, zeta)")
+    assert run.error is not None
+    assert "SessionError: nothing ran here: fussy could not be made on the rank: not here" in run.error.evalue
+    assert run.stdout == ""
+    live.run("del fussy").check()
+    run = live.run("%%distributed\nprint(cfg['lr'], alias, zeta, os.environ['FUSSY'])").check()
+    assert run.stdout == "2 [0] z 1\n"
+    assert said(run, "sent to the ranks: ") == "alias, cfg, zeta"
+    assert live.run("%%distributed\nprint(cfg['lr'], alias, zeta)").check().stderr == ""
+    live.run("cfg['lr'] = 3; alias.append(1)").check()
+    assert live.run("%%distributed\nprint(cfg['lr'], alias)").check().stdout == "3 [0, 1]\n"
+    live.run("del os.environ['FUSSY']").check()
+
+
+def test_news_that_one_rank_could_not_take_come_again_to_all(live: NotebookKernel) -> None:
+    live.run("%%distributed\nmade = [rank]\ncfg, losses").check()
+    live.run(
+        """
+        class Fussy:
+            def __setstate__(self, state):
+                if __import__("torch").distributed.get_rank() == 1:
+                    raise RuntimeError("not here")
+
+            def __getstate__(self):
+                return {"state": 1}
+
+        cfg["lr"], fussy, zeta = 2, Fussy(), ["z"]
+        made.append("notebook")
+        """
+    ).check()
+    run = live.run("%%distributed\nzeta.append(rank), made.append(rank), cfg, fussy")
+    assert run.error is not None
+    assert "rank 1 of 2 failed: SessionError: nothing ran here: fussy could not be made" in run.error.evalue
+    run = live.run("%%distributed\nprint(zeta, made, cfg['lr'])").check()
+    assert run.stdout == "['z', 0] [0, 'notebook', 0] 2\n"
+    live.run("zeta.append(5), made.append(5)").check()
+    run = live.run("%%distributed\nprint(zeta, made)").check()
+    assert run.stdout == "['z', 0, 5] [0, 'notebook', 0, 5]\n"
+
+
+def test_what_one_rank_has_replaced_inside_a_value_is_reported_and_push_decides(live: NotebookKernel) -> None:
+    live.run("%%distributed\nlosses").check()
+    live.run("%%distributed\nif rank == 1:\n    cfg['sizes'] = [rank]\ncfg['own'] = {}").check()
+    live.run("cfg['sizes'].append(3)").check()
+    cell = "%%distributed\nprint(cfg['sizes'])"
+    run = live.run(cell).check()
+    assert run.stdout == "[0] [1, 2, 3]\n[1] [1]\n"
+    assert "[1] nbdist: cfg: the notebook has changed something in it" in run.stderr
+    live.run("%distributed push cfg").check()
+    run = live.run(cell).check()
+    assert (run.stdout, run.stderr) == ("[1, 2, 3]\n", "")
+    live.run("cfg['sizes'].append(4)").check()
+    run = live.run(cell).check()
+    assert run.stdout == "[1, 2, 3, 4]\n"
+    assert run.stderr == "nbdist: sent to the ranks: cfg\n"

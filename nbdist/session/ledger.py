@@ -9,34 +9,35 @@ from __future__ import annotations
 import os
 import pickle
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from nbdist.errors import SessionError
-from nbdist.messages import Parcel, Run, Values
-from nbdist.session.news import News
+from nbdist.messages import Made, Parcel, Run, Values
+from nbdist.session.anew import lone_ones, with_holders
+from nbdist.session.news import Draft, News
+from nbdist.session.sendable import check_sendable, pack_work
+from nbdist.session.stale import Stale, memory_bytes
 from nbdist.shell import SHELLS_OWN
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.kind import Buffer
 from nbdist.values.kinds import kind_of
 from nbdist.values.landing import Landed
 from nbdist.values.parcel import Echo, pack
-from nbdist.values.reasons import explain, explain_parts
 from nbdist.values.size import described
-from nbdist.values.snapshot import Changes
-from nbdist.values.surroundings import difference, surroundings
+from nbdist.values.snapshot import PLAIN, Changes
+from nbdist.values.surroundings import Surroundings, difference, surroundings
 from nbdist.values.twins import Twins
-from nbdist.values.walk import Reached, reached
+from nbdist.values.walk import Reached, is_definition, reached
+from nbdist.worker.handover import is_shells
 from nbdist.worker.sources import sources_of
-from nbdist.worker.work import CallWork, Wanted, Work
+from nbdist.worker.work import Wanted, Work
 
 _MISSING = object()
 _OTHER = object()
 _LARGE_BYTES = 1 << 20
-_PRUNE_BYTES = 1 << 20
-_PRUNE_OBJECTS = 10_000
 
 
 class Ledger:
@@ -57,11 +58,14 @@ class Ledger:
         self._seen = dict(names)
         self._around = surroundings(given=True, live=True)
         self._newer: dict[int, int] = {}
-        self._rebound: set[str] = set()
+        self._stale = Stale(twins)
         self._ranks_own: set[str] = set()
-        self._made: dict[str, set[int]] = {}  # keys of rank 0's by the names that lead to them
         self._dropped: set[int] = set()
+        self._unsure: set[int] = set()  # keys of what some rank could not take
+        self._before = _Before({}, {})
         self._taken = True
+        self._shared: dict[str, tuple[int | None, ...]] = {}  # that the ranks do not know of yet
+        self._next_key = -1
         self.kept: dict[str, str] = {}
 
     def news(
@@ -76,33 +80,42 @@ class Ledger:
         Raises:
             SessionError: the work, or a name that it reads, cannot be sent; nothing was.
         """
-        push = frozenset(push)
+        push, draft = frozenset(push), Draft()
         self._let_go()
         found = self._found(work, wanted, push)
-        changes, apart = self._changes(found, push)
-        names = self._names(found, changes, push)
-        missing = self._missing(found.names - names, ranks)
+        reads = found.names
+        changes, apart = self._changes(found, push, draft)
+        names = self._new_names(found) | (push & self._twins.namespace.keys())
+        anew = lone_ones(self._twins, changes, map(self._twins.namespace.get, names))
+        if anew:
+            found = self._found(work, wanted, push, whole=True)
+            names |= self._send_anew(anew, found, changes, draft)
+        written = changes.contents.keys() | changes.memory.keys()
+        labels = {self._label(key, found) for key in written}
+        missing = self._missing(reads - names, ranks) | (labels & self._twins.namespace.keys() - names)
         around = surroundings(given=True, live=True)
-        new = {key: obj for key, obj in found.objects.items() if key not in self._twins.known}
+        find = self._twins.finder()
+        new = {id_: obj for id_, obj in found.objects.items() if find(id_) is None}
         echo = Echo(new, found.labels)
+        definitions = {name for name in names if self._is_definition(name)}
         values = {
             **{f"around:{title}": value for title, value in difference(self._around, around).items()},
             "sources": sources_of(new.values()),
+            **self._named("name", names & definitions),  # what is made there may call them
             **self._written(changes),
-            **{f"name:{name}": self._twins.namespace[name] for name in sorted(names)},
-            **{f"missing:{name}": self._twins.namespace[name] for name in sorted(missing)},
+            **self._named("name", names - definitions),
+            **self._named("missing", missing),
+            **self._led(changes, found),
         }
         packed = pack(values, self._twins, echo=echo)
         try:
-            self._check(packed.lost, work, names)
-            work_parcel, work_fd = self._pack_work(work, wanted)
-        except SessionError:
+            check_sendable(packed.lost, work, names, self._twins)
+            work_parcel, work_fd = pack_work(work, wanted, self._twins)
+        except BaseException:
             os.close(packed.fd)
             raise
-        written = changes.contents.keys() | changes.memory.keys()
-        labels = {found.labels.get(key, self._twins.labels[key]) for key in written}
         return News(
-            message=self._message(packed.parcel, work_parcel),
+            message=self._message(packed.parcel, work_parcel, draft),
             fds=(packed.fd, work_fd),
             names=frozenset(names - {key.partition(":")[2] for key in packed.lost}),
             missing=frozenset(missing),
@@ -111,7 +124,8 @@ class Ledger:
             around=around,
             told=tuple(sorted(name for name in names | labels if not self._is_module(name))),
             apart=apart,
-            unsent=self._unsent(changes, found),
+            draft=draft,
+            unsent=self._unsent(changes, found, draft),
         )
 
     def _missing(self, names: AbstractSet[str], ranks: Collection[int] | None) -> set[str]:
@@ -122,12 +136,15 @@ class Ledger:
             if ranks is None or not self._bound_by[name].issuperset(ranks)
         }
 
-    def _unsent(self, changes: Changes, found: Reached) -> dict[str, str]:
+    def _unsent(self, changes: Changes, found: Reached, draft: Draft) -> dict[str, str]:
         """What has changed and cannot be sent; it is said once."""
         keys = changes.refused.keys() - self._newer.keys()
-        self._twins.renew(keys)
-        labels = {key: found.labels.get(key, self._twins.labels[key]) for key in keys}
-        return {labels[key]: changes.refused[key] for key in sorted(keys)}
+        draft.renewed |= keys
+        return {self._label(key, found): changes.refused[key] for key in sorted(keys)}
+
+    def _label(self, key: int, found: Reached) -> str:
+        """The name that leads to an object."""
+        return found.labels.get(id(self._twins.known[key]), self._twins.labels[key])
 
     def _written(self, changes: Changes) -> dict[str, Any]:
         return {
@@ -135,71 +152,94 @@ class Ledger:
             **{f"object:{key}": content for key, content in changes.contents.items()},
         }
 
-    def _pack_work(self, work: Work, wanted: Wanted) -> tuple[Parcel, int]:
-        packed = pack({"work": (work, wanted)}, self._twins, definitions_only=True)
-        if packed.lost:
-            os.close(packed.fd)
-            parts = work.parts if isinstance(work, CallWork) else {}
-            raise SessionError(
-                f"The call cannot be sent to the ranks: {explain_parts(parts, packed.lost['work'])}"
-            )
-        return packed.parcel, packed.fd
+    def _led(self, changes: Changes, found: Reached) -> dict[str, Any]:
+        """The names that lead to containers that have changed: a rank may have put others in their place."""
+        led: dict[str, list[int]] = {}
+        for key in changes.contents:
+            if type(self._twins.known[key]) in PLAIN:
+                led.setdefault(self._label(key, found), []).append(key)
+        return {"led": led} if led else {}
 
-    def _message(self, news: Parcel, work: Parcel) -> Run:
+    def _named(self, kind: str, names: Iterable[str]) -> dict[str, Any]:
+        return {f"{kind}:{name}": self._twins.namespace[name] for name in sorted(names)}
+
+    def _message(self, news: Parcel, work: Parcel, draft: Draft) -> Run:
         unbound = self._seen.keys() - self._twins.namespace.keys() - self.kept.keys()
         return Run(
             news=news,
             work=work,
             unbound=tuple(unbound),
-            dropped=tuple(self._dropped),
+            dropped=(*self._dropped, *draft.dropped),
             taken=self._taken,
+            made=self._shared,
         )
 
     def sent(self, news: News) -> None:
         """It is on its way."""
         namespace = self._twins.namespace
+        self._twins.drop(news.draft.dropped)
+        self._newer |= news.draft.newer
         self._seen = {name: value for name, value in self._seen.items() if name not in news.message.unbound}
+        self._seen |= news.draft.seen
         self._seen |= {name: namespace[name] for name in news.names}
-        for name in (*news.names, *news.missing):
-            self._bound_by.pop(name, None)
+        bound = self._bound_by.keys() & {*news.names, *news.missing}
+        self._before = _Before(self._around, {name: self._bound_by.pop(name) for name in bound})
         self.kept = {name: what for name, what in self.kept.items() if name not in news.names}
         self._ranks_own -= news.names
-        self._forget_newer(news.written)
-        self._dropped = set()
-        self._taken = False
+        self._forget_newer(news.written | news.draft.dropped)
+        self._unsure -= news.written
+        self._dropped, self._shared, self._taken = set(), {}, False
         self._around = news.around
-        self._twins.renew(news.written)
+        self._twins.renew(news.written | news.draft.renewed)
         self._twins.adopt(news.echo.packed, news.echo.labels)
 
-    def took(self, landed: Landed, values: Values | None) -> None:
+    def untaken(self, news: News) -> None:
+        """Some rank could not take what was sent: all of it is sent again, to all of them."""
+        self._seen |= dict.fromkeys(news.names, _OTHER)
+        self._around = self._before.around
+        self._bound_by = {**self._before.bound_by, **self._bound_by}
+        self._unsure |= news.written
+        adopted = news.echo.packed.keys() & self._twins.known.keys()
+        self._twins.drop(adopted)
+        self._dropped |= adopted
+
+    def took(self, landed: Landed, handed_over: Sequence[Values | None]) -> None:
         """What rank 0 handed over is in the notebook now.
 
         Args:
-            values: what it said of them; None where it said nothing.
+            handed_over: what each rank said of it; None for one that said nothing.
         """
-        namespace = self._twins.namespace
+        namespace, values = self._twins.namespace, handed_over[0]
         if values is None:
             return
         self._taken = True
         for name in (*landed.names, *values.unbound):
-            self._drop_ranks_own(name)
             self.kept.pop(name, None)
             self._ranks_own.discard(name)
-        self._rebound |= self._seen.keys() & {*landed.names, *values.unbound}
+        self._stale.add((*landed.names, *values.unbound))
         self._seen = {name: value for name, value in self._seen.items() if name not in values.unbound}
         self._forget_newer(landed.written)
         self._twins.renew(landed.written)
         self._twins.adopt(landed.twins, landed.labels, rebuilt=True)
+        self._share(values.made, handed_over[1:])
         self.kept |= {**values.kept, **values.changed}
         self._ranks_own |= values.kept.keys()
         self._newer |= {
-            key: _version(self._twins.known[key]) for key in values.newer if key not in self._newer
+            key: _version(self._twins.known[key])
+            for key in values.newer
+            if key not in self._newer and key in self._twins.known
         }
         self._seen |= {name: namespace.get(name, _MISSING) for name in (*landed.names, *values.kept)}
-        for key in landed.twins:
-            self._made.setdefault(landed.labels.get(key, ""), set()).add(key)
         if landed.around:
             self._around = surroundings(given=True, live=True)
+
+    def _share(self, made: Mapping[str, Made], others: Sequence[Values | None]) -> None:
+        """What all ranks have built alike stands for itself from now on, on each of them."""
+        for name, own in made.items():
+            if all(other is not None and other.made.get(name) == Made(own.digest) for other in others):
+                keys = tuple(key if key in self._twins.known else None for key in own.keys)
+                self._shared[name] = keys
+                self._twins.share(key for key in keys if key is not None)
 
     def knows(self, name: str) -> bool:
         """Whether the ranks have been sent a name, or have said that they have it."""
@@ -215,7 +255,16 @@ class Ledger:
     def bound_here(self, names: Iterable[str]) -> None:
         """Names that were bound in the notebook to a copy of what some rank has: that counts as seen."""
         namespace = self._twins.namespace
-        self._seen |= {name: namespace[name] for name in names if name in namespace}
+        bound = {name: namespace[name] for name in names if name in namespace}
+        self._seen |= bound
+        self._stale.add(bound)
+        find, lone = self._twins.finder(), self._twins.lone
+        found = reached(namespace, bound, without=namespace.keys() - bound.keys())
+        copies = [obj for id_, obj in found.objects.items() if find(id_) is None and id_ not in lone]
+        keys = range(self._next_key, self._next_key - len(copies), -1)
+        self._next_key -= len(copies)
+        labels = {key: found.labels[id(obj)] for key, obj in zip(keys, copies, strict=True)}
+        self._twins.adopt(dict(zip(keys, copies, strict=True)), labels)
 
     def bound_there(self, values: Mapping[str, Any]) -> None:
         """Names that were bound on the ranks alone."""
@@ -230,64 +279,48 @@ class Ledger:
         """Both sides have the same again."""
         self._newer = {key: version for key, version in self._newer.items() if key not in keys}
 
-    def _found(self, work: Work, wanted: Wanted, push: frozenset[str]) -> Reached:
-        """What the work may reach; what the ranks have of their own leads nowhere here."""
-        roots = {*work.reads, *work.mentions, *(wanted.output or ()), *wanted.gather, *push} - SHELLS_OWN
-        own = self._ranks_own - push
-        return reached(self._twins.namespace, roots, work.objects, without=own)
+    def _found(self, work: Work, wanted: Wanted, push: frozenset[str], *, whole: bool = False) -> Reached:
+        """What the work may reach; what the ranks have of their own leads nowhere here.
 
-    def _names(self, found: Reached, changes: Changes, push: frozenset[str]) -> set[str]:
+        Args:
+            whole: all that the ranks have of the notebook, too.
+        """
+        roots = {*work.reads, *work.mentions, *(wanted.output or ()), *wanted.gather, *push}
+        if whole:
+            roots |= {name for name in self._seen if name.strip("_") and not is_shells(name)}
+        own = self._ranks_own - push
+        return reached(self._twins.namespace, roots - SHELLS_OWN, work.objects, without=own)
+
+    def _new_names(self, found: Reached) -> set[str]:
         """Names to be bound on the ranks."""
         namespace = self._twins.namespace
-        names = {name for name in found.names if self._seen.get(name, _MISSING) is not namespace[name]}
-        ranks_own = {key for key in (*changes.contents, *changes.memory, *changes.refused) if key < 0}
-        for key in ranks_own:
-            changes.contents.pop(key, None)
-            changes.memory.pop(key, None)
-        if ranks_own:
-            names |= self._send_anew(ranks_own, found, changes)
-        for name in names:
-            self._drop_ranks_own(name)
-        return names | (push & namespace.keys())
+        return {name for name in found.names if self._seen.get(name, _MISSING) is not namespace[name]}
 
-    def _send_anew(self, ranks_own: AbstractSet[int], found: Reached, changes: Changes) -> set[str]:
-        """Have objects that rank 0 made sent as new ones to all ranks, with what holds them.
+    def _send_anew(self, anew: set[int], found: Reached, changes: Changes, draft: Draft) -> set[str]:
+        """Have objects that only some ranks have sent as new ones to all, with what holds them.
 
         Returns:
             The names that are bound to them.
         """
         twins, namespace = self._twins, self._twins.namespace
-        anew = {id(twins.known[key]) for key in ranks_own}
-        while True:
-            holders = {
-                id_
-                for id_, obj in found.objects.items()
-                if id_ not in anew and any(id(part) in anew for part in found.parts(obj))
-            }
-            shared = holders & twins.known.keys()
-            changes.contents |= {id_: kind_of(twins.known[id_]).portable(twins.known[id_]) for id_ in shared}
-            if holders <= shared:
-                break
-            anew |= holders - shared  # theirs goes by value, and so do they
-        gone = {key for keys in self._made.values() for key in keys if id(twins.known.get(key)) in anew}
-        self._made = {name: keys - gone for name, keys in self._made.items()}
-        twins.drop(gone)
-        self._dropped |= gone
+        anew = with_holders(twins, found, anew, changes)
+        draft.dropped |= {key for id_, key in twins.lone.items() if id_ in anew}
+        for key in draft.dropped:
+            changes.contents.pop(key, None)
+            changes.memory.pop(key, None)
         return {name for name in found.names if id(namespace[name]) in anew}
 
-    def _changes(self, found: Reached, push: frozenset[str]) -> tuple[Changes, tuple[str, ...]]:
+    def _changes(self, found: Reached, push: frozenset[str], draft: Draft) -> tuple[Changes, tuple[str, ...]]:
         """What the notebook has changed, and names that the ranks have changed too: theirs stay."""
         twins, namespace = self._twins, self._twins.namespace
-        pushed = reached(namespace, push).objects if push else {}
-        newer = self._newer.keys() - pushed.keys()
+        forced = self._forced(found, push)
+        newer = {key for key in self._newer.keys() - forced if id(twins.known[key]) in found.objects}
         # Their memory may be large, and it is not sent in any case: no full comparison.
-        unlike = {
-            key for key in newer & found.objects.keys() if _memory_bytes(twins.known[key]) > _LARGE_BYTES
-        }
-        changes = twins.changes(found.objects.keys() - unlike)
-        for key in twins.known.keys() & pushed.keys():  # whatever any rank has made of them
-            content = call_foreign(partial(kind_of(pushed[key]).portable, pushed[key]))
-            memory = kind_of(pushed[key]).memory(pushed[key])
+        unlike = {key for key in newer if memory_bytes(twins.known[key]) > _LARGE_BYTES}
+        changes = twins.changes(found.objects.keys() - {id(twins.known[key]) for key in unlike})
+        for key in forced:
+            obj = twins.known[key]
+            content, memory = call_foreign(partial(kind_of(obj).portable, obj)), kind_of(obj).memory(obj)
             if not isinstance(content, Refusal):
                 changes.contents[key] = content
             if isinstance(memory, Buffer):
@@ -296,51 +329,37 @@ class Ledger:
         for key in both:
             changes.contents.pop(key, None)
             changes.memory.pop(key, None)
-        twins.renew(both)  # said once
+        draft.renewed |= both  # said once
         both |= {key for key in unlike if _version(twins.known[key]) != self._newer[key]}
-        self._newer |= {key: _version(twins.known[key]) for key in both}
-        apart = {found.labels.get(key, twins.labels[key]) for key in both}
+        draft.newer = {key: _version(twins.known[key]) for key in both}
+        apart = {self._label(key, found) for key in both}
         for name in found.left_out & namespace.keys():
-            if self._seen.get(name, _MISSING) is not namespace[name] or self._changed_inside(name):
+            if self._seen.get(name, _MISSING) is not namespace[name] or self._changed_inside(name, draft):
                 apart.add(name)
-                self._seen[name] = namespace[name]
+                draft.seen[name] = namespace[name]
         return changes, tuple(sorted(apart))
 
-    def _changed_inside(self, name: str) -> bool:
+    def _forced(self, found: Reached, push: frozenset[str]) -> set[int]:
+        """Keys of what is sent whatever any rank has made of it."""
+        ids = reached(self._twins.namespace, push).objects.keys() if push else set()
+        known = self._twins.known
+        unsure = {key for key in self._unsure & known.keys() if id(known[key]) in found.objects}
+        return unsure | {key for key, obj in known.items() if id(obj) in ids} if ids else unsure
+
+    def _changed_inside(self, name: str, draft: Draft) -> bool:
         """Whether the notebook has changed what it has under a name that the ranks have bound anew."""
+        newer = {id(self._twins.known[key]) for key in self._newer}
         inside = reached(self._twins.namespace, [name]).objects.keys()
-        changes = self._twins.changes(inside - self._newer.keys())
+        changes = self._twins.changes(inside - newer)
         keys = changes.contents.keys() | changes.memory.keys()
-        self._twins.renew(keys)
+        draft.renewed |= keys
         return bool(keys)
 
-    def _check(self, lost: Mapping[str, str], work: Work, names: set[str]) -> None:
-        """What the work reads must be there; what it assigns by itself may be missing."""
-        for key, why in lost.items():
-            kind, _, name = key.partition(":")
-            # What only some ranks lack, one that reads it asks for itself.
-            if kind == "missing" or (kind == "name" and name in names and self._may_lack(name, work)):
-                continue
-            if kind in ("object", "memory"):
-                name = self._twins.labels[int(name)]
-            reason = explain(name, self._twins.namespace.get(name), why, advise=False)
-            raise SessionError(
-                f"{name} cannot be sent to the ranks, and the cell or a function that it calls reads it: "
-                f"{reason}. Make {name} in a cell on the ranks."
-            )
-
-    def _may_lack(self, name: str, work: Work) -> bool:
-        """Whether the work can do without: it assigns the name, or some text in it mentions it."""
-        return name in work.assigns or (name in work.mentions and name not in work.reads)
+    def _is_definition(self, name: str) -> bool:
+        return self._is_module(name) or is_definition(self._twins.namespace[name])
 
     def _is_module(self, name: str) -> bool:
         return isinstance(self._twins.namespace.get(name), types.ModuleType)
-
-    def _drop_ranks_own(self, name: str) -> None:
-        """Objects that rank 0 made under a name that is bound to others now."""
-        own = self._made.pop(name, set())
-        self._twins.drop(own)
-        self._dropped |= own
 
     def _let_go(self) -> None:
         """Objects that the notebook no longer has need not be known; no reference of ours keeps them."""
@@ -351,27 +370,21 @@ class Ledger:
             if value is not _OTHER and value is not _MISSING and namespace.get(name, _MISSING) is not value
         }
         self._seen |= dict.fromkeys(rebound, _OTHER)
-        self._rebound |= rebound
-        if not self._rebound:
-            return
-        keys = {key for key, label in self._twins.labels.items() if label in self._rebound}
-        sizes = map(_memory_bytes, map(self._twins.known.get, keys))
-        if len(keys) < _PRUNE_OBJECTS and sum(sizes) < _PRUNE_BYTES:
-            return
-        self._rebound.clear()
-        held = reached(namespace, namespace.keys() - SHELLS_OWN).objects
-        gone = {key for key in self._twins.known if id(self._twins.known[key]) not in held}
-        self._twins.drop(gone)
+        self._stale.add(rebound)
+        gone = self._stale.let_go()
         self._dropped |= gone
-        self._made = {name: keys - gone for name, keys in self._made.items()}
+        self._unsure -= gone
         self._forget_newer(gone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What the ranks were known to have before the last news."""
+
+    around: Surroundings
+    bound_by: Mapping[str, frozenset[int]]
 
 
 def _version(obj: Any) -> int:
     """A tensor's count of changes in place, which knows most of them."""
     return int(getattr(obj, "_version", 0))
-
-
-def _memory_bytes(obj: Any) -> int:
-    memory = kind_of(obj).memory(obj)
-    return memory.size_bytes if isinstance(memory, Buffer) else 0

@@ -357,10 +357,12 @@ class Session:
         kept = dict(self._ledger.kept)
         landed = ranks.bring_back(wanted.lead, dropped_by=dropped_by)
         if wanted.lead == 0:
-            self._ledger.took(landed, ranks.handed_over(0))
+            self._ledger.took(landed, [ranks.handed_over(rank) for rank in range(len(ranks.assignments))])
         else:
             self._ledger.bound_here(landed.names)
         self._ledger.bound_by(landed.names, options.ranks)
+        if any(rank.untaken for rank in state.ranks):
+            self._ledger.untaken(news)
         self._note(telling.of_kept(kept, self._ledger.kept))
         return state, landed
 

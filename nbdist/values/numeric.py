@@ -135,6 +135,8 @@ class TensorKind(Kind):
             if _fits(twin, data):
                 twin.detach().copy_(data)
             elif not _fill_components(twin, data):
+                if twin.is_leaf:
+                    twin.grad = None  # torch wants it to fit at any moment; it comes with the state
                 twin.data = data
         if twin.is_leaf:
             twin.requires_grad_(requires_grad)
@@ -155,12 +157,21 @@ def leaf_state(tensor: Any) -> tuple[Any, Any, Any]:
 
 
 def set_leaf_state(tensor: Any, state: tuple[Any, Any, Any]) -> None:
+    """Give a leaf what `leaf_state` says."""
+    import torch
+
     grad, hooks, post_hooks = state
+    if grad is not None and not grad.is_sparse and _form(grad) != _form(tensor):
+        grad.data = torch.zeros_like(tensor)  # a twin of its own, whose new content comes after this
     tensor.grad = grad
     if hooks is not tensor._backward_hooks:
         tensor._backward_hooks = hooks
     if post_hooks is not tensor._post_accumulate_grad_hooks:
         tensor._post_accumulate_grad_hooks = post_hooks
+
+
+def _form(tensor: Any) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 def _is_lazy(tensor: Any) -> bool:

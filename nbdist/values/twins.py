@@ -1,5 +1,7 @@
 """The notebook's objects as they stood when the ranks began, and what a rank changed of them.
 
+Longer than 400 lines because what a key stands for, and what is known of it, is read together.
+
 An object has a key that both sides understand: its ``id`` in the kernel. A forked rank has the same
 object at the same address; a rank that was started otherwise is told which of its objects is whose twin.
 """
@@ -53,6 +55,8 @@ class Twins:
         barred: why objects stay in this process, whatever holds them, by their ids.
         files: the open files among them.
         stand_ins: by the id of a sharded parameter the key of the notebook's own that it was made of.
+        shared: keys of what the ranks have made, each of its own, that all of them have.
+        lone: by their ids the keys of objects that not all ranks have: they are watched, and go by value.
     """
 
     def __init__(
@@ -78,6 +82,8 @@ class Twins:
         self._inside: Twins | None = None
         self.shards = Shards()
         self.stand_ins: dict[int, int] = {}
+        self.shared: set[int] = set()
+        self.lone: dict[int, int] = {}
         self.barred: Mapping[int, str] = {}
         self._spans: Spans | None = None
         self._watch = MemoryWatch(original)
@@ -132,18 +138,31 @@ class Twins:
         Args:
             new: by key.
             told: whether the keys may be others than the objects' ids; else an object whose key is another
-                is found by its key alone.
+                is found by its key alone, until it is `share`d.
             rebuilt: whether they were made here from what the other side sent.
             original: of the file in which their memory came here, if it did.
         """
         watch = partial(self._watch.add_own, original=original)
         if self._keys is None and told and new:
             self._keys = {id(obj): key for key, obj in self.known.items()}  # no longer their ids
+        if not told:
+            self.lone.update({id(obj): key for key, obj in new.items() if key < 0})
         if self._keys is not None:
-            self._keys.update({id(obj): key for key, obj in new.items()})
+            self._keys.update({id(obj): key for key, obj in new.items() if told or key > 0})
         self._take(new, labels, watch)
         if rebuilt:
             self._note_without_key(new, original)
+
+    def share(self, keys: Iterable[int]) -> None:
+        """All ranks have these objects of their making: each key stands for that of each rank."""
+        objects = {key: self.known[key] for key in keys if key in self.known}
+        self.shared |= objects.keys()
+        if self._keys is None and objects:
+            self._keys = {id(obj): key for key, obj in self.known.items() if key > 0}
+        for key, obj in objects.items():
+            self.lone.pop(id(obj), None)
+            assert self._keys is not None
+            self._keys.setdefault(id(obj), key)
 
     def _take(
         self,
@@ -187,6 +206,9 @@ class Twins:
         for key in known:
             obj = self.known.pop(key)
             self.labels.pop(key, None)
+            self.shared.discard(key)
+            if self.lone.get(id(obj)) == key:
+                del self.lone[id(obj)]
             if self._keys is not None and self._keys.get(id(obj)) == key:
                 del self._keys[id(obj)]
 
@@ -235,9 +257,13 @@ class Twins:
     def key_at(self, memory: Buffer) -> int | None:
         """The key of an object of the notebook that this memory still belongs to."""
         key = self._at.get(memory)
-        if key is not None and key < 0 and self._keys is None:  # rank 0's: in the graph it is like any other
-            return None
+        if key is not None and id(self.known[key]) in self.lone:  # in the graph it is like any other
+            key = min(self.owners(memory) - set(self.lone.values()), default=None)
         return key if key is not None and self._still_has(key) else None
+
+    def owners(self, memory: Buffer) -> AbstractSet[int]:
+        """Keys of all objects that have had this memory."""
+        return self._sharers.get(memory, frozenset())
 
     def key_around(self, memory: Buffer) -> tuple[int, int] | None:
         """As `key_at` for memory that lies inside an object's: its key, and where in it, in bytes."""

@@ -11,13 +11,14 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from nbdist.messages import Finished, Parcel, SendAgain, Values
 from nbdist.shell import SHELLS_OWN, current_shell
 from nbdist.values.memory import write_memory
+from nbdist.values.outline import Outline, outlines
 from nbdist.values.parcel import Echo, Packed, pack
 from nbdist.values.reasons import explain
 from nbdist.values.shards import MISSING
@@ -33,6 +34,7 @@ from nbdist.worker.keeping import (
     echo_of,
     keep_large_changes,
     keep_large_names,
+    said_of,
     with_what_belongs,
 )
 from nbdist.worker.leaving import flush_files
@@ -117,21 +119,25 @@ class Ended:
                 _find_sharded(models, self.done, twins, self.names, again.without)
             values, refused = self._values(kept)
             missing = self._missing() if self.done.error is None else {}
-            if not self.leads and not (values or refused or missing):
+            made = self._made(values)
+            if not self.leads and not (values or refused or missing or made):
                 return HandOver(message=Finished(outcome=self.done.outcome))
             chosen = {key: value for key, value in values.items() if key not in again.without}
             echo = _echo(chosen, twins) if wanted.live and self.speaks_for_all else None
             packed, unpacked, saved = self._pack(chosen, echo, copied=again.copied)
+            said = said_of(made, twins, with_keys=self.leads)
         without = {key: reason for key, reason in again.without.items() if not key.startswith(MISSING)}
         lost = {**missing, **refused, **without, **unpacked}
         if wanted.live and wanted.output is None:
             _keep_lost(lost, self.names, twins, kept)
         in_place = {int(key.partition(":")[2]) for key in chosen if is_in_place(key) and key not in lost}
         return HandOver(
-            message=Finished(outcome=self.done.outcome, values=self._said(packed, lost, saved, kept)),
+            message=Finished(
+                outcome=self.done.outcome, values=replace(self._said(packed, lost, saved, kept), made=said)
+            ),
             fd=packed.fd,
             held=packed.held,
-            offer=Offer(echo or Echo({}, {}), frozenset(in_place) if self.rank == 0 else frozenset()),
+            offer=Offer(echo or Echo({}, {}), frozenset(in_place) if self.rank == 0 else frozenset(), made),
         )
 
     def _values(self, kept: Kept) -> tuple[dict[str, Any], dict[str, str]]:
@@ -152,6 +158,18 @@ class Ended:
                 refused["result"] = "its new content stays on the ranks"
                 del values["result"]
         return values, refused
+
+    def _made(self, values: Mapping[str, Any]) -> dict[str, Outline]:
+        """What each rank of a live session has made of its own under the names that come from rank 0."""
+        if not self.wanted.live or self.wanted.lead != 0 or self.wanted.results:
+            return {}
+        if self.leads:
+            names = (key.partition(":")[2] for key in values if key.startswith("name:"))
+            return outlines({name: self.names[name] for name in names}, self.twins)
+        bound = self._bound()
+        if self.wanted.max_return is not None and self.wanted.output is None:
+            bound = keep_large_names(bound, self.twins, self.wanted.max_return, Kept())
+        return outlines(bound, self.twins)
 
     def _of_lead(self, kept: Kept) -> tuple[dict[str, Any], dict[str, str]]:
         """What the leading rank hands over of the notebook, and what it cannot."""

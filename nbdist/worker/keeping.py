@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from nbdist.errors import bytes_text
+from nbdist.messages import Made
+from nbdist.values.models import is_wrapper
+from nbdist.values.outline import Outline
 from nbdist.values.parcel import Echo
 from nbdist.values.size import described, size_of
 from nbdist.values.snapshot import Changes
@@ -38,15 +41,37 @@ class Offer:
     Attributes:
         echo: objects that are new to the notebook.
         in_place: keys of its own that were changed.
+        made: what it has made under names that it bound.
     """
 
     echo: Echo
     in_place: frozenset[int] = frozenset()
+    made: Mapping[str, Outline] = field(default_factory=dict)
 
     def taken(self, twins: Twins) -> None:
         """The kernel has taken it."""
         twins.renew(self.in_place)
         twins.adopt(self.echo.packed, self.echo.labels, told=True)
+
+    def share(self, twins: Twins, made: Mapping[str, Sequence[int | None]]) -> None:
+        """All ranks have made under names what this one has: the keys stand for the objects of each."""
+        for name, keys in made.items():
+            pairs = zip(keys, self.made[name].objects, strict=True)
+            new = {key: obj for key, obj in pairs if key is not None and key not in twins.known}
+            twins.adopt(new, dict.fromkeys(new, name), told=True)
+            twins.share(key for key in keys if key is not None)
+
+
+def said_of(made: Mapping[str, Outline], twins: Twins, *, with_keys: bool) -> dict[str, Made]:
+    """What the kernel is told of what a rank has made; the keys are those of `echo_of`."""
+    find = twins.finder()
+    return {
+        name: Made(
+            outline.digest,
+            tuple(find(id(obj)) or -id(obj) for obj in outline.objects) if with_keys else (),
+        )
+        for name, outline in made.items()
+    }
 
 
 def keep_large_names(bound: dict[str, Any], twins: Twins, most_bytes: int, kept: Kept) -> dict[str, Any]:
@@ -117,7 +142,13 @@ def echo_of(names: Iterable[str], changed: Iterable[int], twins: Twins) -> Echo:
         inside.setdefault(twins.labels[key], []).append(twins.known[key])
     found = reached(twins.namespace, names, inside)
     passed = {id(objects) for objects in inside.values()}
-    new = {key: obj for key, obj in found.objects.items() if key not in passed and twins.key_of(obj) is None}
+    find = twins.finder()
+    new = {
+        key: obj
+        for key, obj in found.objects.items()
+        # The notebook has the model itself in a wrapper's place.
+        if key not in passed and find(key) is None and not is_wrapper(obj)
+    }
     return Echo(
         {-key: obj for key, obj in new.items()},
         {-key: found.labels[key] for key in new if key in found.labels},

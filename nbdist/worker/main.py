@@ -33,7 +33,7 @@ from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
 from nbdist.values.memory import open_memory
-from nbdist.values.news import UNWRAPPED, take_news
+from nbdist.values.news import NOTES, take_news
 from nbdist.values.parcel import Echo, unpack_each
 from nbdist.values.surroundings import (
     ENVIRONMENT,
@@ -81,6 +81,7 @@ class Rank:
         self._done = Done()
         self._work: Work = NoWork()
         self._offer = Offer(Echo({}, {}))
+        self._untaken = False
         self._lent: Any = None  # what the kernel may still be reading belongs to
         self._notebooks_own: dict[str, Any] = {}
         self._still_lent: dict[str, Any] = {}
@@ -284,6 +285,7 @@ class Rank:
         news_fd, work_fd = self._channel.take_fd(), self._channel.take_fd()
         if message.taken:
             self._offer.taken(self._twins)
+            self._offer.share(self._twins, message.made)
         self._offer = Offer(Echo({}, {}))
         self._wanted = Wanted(output=())
         work: list[Work] = []
@@ -295,12 +297,8 @@ class Rank:
             rest = take_news(message, news_fd, self._twins, self._told_around)
             self._own_names.given(self._twins.namespace, before)
             learn_sources(rest.get("sources", {}))
-            for name in rest.get(UNWRAPPED, ()):
-                self._outbox.text(
-                    "stderr",
-                    f"nbdist: {name} was a wrapped model on the ranks and is now the notebook's, which is "
-                    "not: wrap it again (nbdist.setup, DistributedDataParallel) before you train it.\n",
-                )
+            for note in rest[NOTES]:
+                self._outbox.text("stderr", f"nbdist: {note}\n")
             memory = open_memory(work_fd, message.work.size_bytes)
             ((_, (own, self._wanted)),) = unpack_each(message.work, memory, self._twins)
             work.append(own)
@@ -317,7 +315,9 @@ class Rank:
         elif done.error is None:
             self._finish(self._do(work[0], message.group, message.ranks))
         else:
+            self._untaken = True
             self._finish(done)
+            self._untaken = False
 
     def _finish(self, done: Done) -> None:
         self._done = done
@@ -342,7 +342,7 @@ class Rank:
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)
         self._lent, self._offer = built.held, built.offer
-        message = replace(built.message, threads=bool(threads_of_work()))
+        message = replace(built.message, threads=bool(threads_of_work()), untaken=self._untaken)
         if rank == 0 and self._wanted.live and message.values is not None:
             own = self._own_names.infos(self._twins.namespace, is_shells)
             message = replace(message, values=replace(message.values, names=own))
