@@ -8,6 +8,7 @@ if sys.platform == "win32":
         Session,
         anything_held,
         debug,
+        held_back,
         launch,
         live_runs,
         live_sessions,
@@ -26,6 +27,7 @@ else:
     from nbdist.session.calls import launch
     from nbdist.session.cells import run_cell
     from nbdist.session.held import anything_held, debug, release
+    from nbdist.session.interrupts import held_back
     from nbdist.session.overview import where_ranks_stand
     from nbdist.session.session import Session
     from nbdist.session.sessions import (
@@ -41,6 +43,7 @@ __all__ = [
     "Session",
     "anything_held",
     "debug",
+    "held_back",
     "launch",
     "live_runs",
     "live_sessions",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbdist.errors import SessionError
+from nbdist.session.interrupts import held_back
 from nbdist.session.ranks import Ranks
 from nbdist.shell import current_shell
 from nbdist.state import RunState
@@ -66,8 +67,9 @@ def anything_held() -> bool:
 def release() -> bool:
     """End the ranks that are kept; whether there were any."""
     had_any = bool(_held)
-    while _held:
-        _held.pop().ranks.stop()
+    with held_back():
+        while _held:
+            _held.pop().ranks.stop()
     return had_any
 
 

@@ -14,7 +14,7 @@ from nbdist.views.overview import RankStatus, SessionStatus, state_of
 
 def where_ranks_stand() -> list[str]:
     """For all ranks that are up where they are, and their stacks."""
-    return where_they_stand(ranks.state for ranks in running)
+    return where_they_stand(ranks.state for ranks in running if ranks.owner.is_here)
 
 
 def status_of(name: str, what: str, ranks: Ranks, names: tuple[NameInfo, ...] | None) -> SessionStatus:
