@@ -26,8 +26,8 @@ else:
     from nbdist.session.background import Run, live_runs, stop_runs
     from nbdist.session.calls import launch
     from nbdist.session.cells import run_cell
+    from nbdist.session.giving_back import held_back
     from nbdist.session.held import anything_held, debug, release
-    from nbdist.session.interrupts import held_back
     from nbdist.session.overview import where_ranks_stand
     from nbdist.session.session import Session
     from nbdist.session.sessions import (

@@ -19,7 +19,7 @@ from nbdist.errors import OptionError, RankFailedError, RunInterrupted, RunStopp
 from nbdist.options import Options
 from nbdist.session.between import BetweenCells
 from nbdist.session.ending import RichValue, failure_in, raise_failure, report
-from nbdist.session.interrupts import held_back
+from nbdist.session.giving_back import held_back
 from nbdist.session.logs import tail
 from nbdist.session.once import OneShot
 from nbdist.session.opening import note_needed

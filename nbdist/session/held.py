@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbdist.errors import SessionError
-from nbdist.session.interrupts import held_back
+from nbdist.session.giving_back import held_back
 from nbdist.session.ranks import Ranks
 from nbdist.shell import current_shell
 from nbdist.state import RunState

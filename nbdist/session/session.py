@@ -19,8 +19,8 @@ from nbdist.options import Options, check_lasting, from_keywords
 from nbdist.session import asking, telling
 from nbdist.session.ending import RichValue, check_interrupt, raise_failure, report
 from nbdist.session.fitting import described, options_in
+from nbdist.session.giving_back import held_back
 from nbdist.session.held import offer, release, take_back
-from nbdist.session.interrupts import held_back
 from nbdist.session.ledger import Ledger
 from nbdist.session.logs import tail
 from nbdist.session.looking import Answer

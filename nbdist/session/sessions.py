@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nbdist import defaults
 from nbdist.errors import Failure, SessionError
 from nbdist.options import PLAIN
-from nbdist.session.interrupts import held_back
+from nbdist.session.giving_back import held_back
 
 if TYPE_CHECKING:
     from nbdist.session.session import Session
