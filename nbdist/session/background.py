@@ -87,6 +87,7 @@ class Run:
         self._panel = panel
         self._name = name
         self._label = name or next(label for n in itertools.count(1) if (label := f"run-{n}") not in _runs)
+        one.ranks.label = f"background run {self._label}"
         self._show_result = show_result
         self._then = then
         self._logs = one.ranks.logs

@@ -40,6 +40,7 @@ _failed_live: list[_Held] = []
 def hold(ranks: Ranks, screen: Screen) -> None:
     """Keep ranks whose run has failed until `release`."""
     held = _Held(ranks, ranks.state)
+    ranks.label = "ranks that are kept after a failure"
     ranks.rest()
     _held.append(held)
     if held.broken:

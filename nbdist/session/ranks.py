@@ -92,6 +92,7 @@ class Ranks:
         self._runs_on = tuple(range(len(assignments)))
         self.tail = Tail()
         self.reminder = Reminder()  # of what is to be done while they are followed
+        self.label = "a cell"  # whose they are
         self.start_method = ""
         self.runs: Counter[int] = Counter()
         self._board: Board | None = None
@@ -363,8 +364,7 @@ class Ranks:
                 return {}
 
     def stop(self) -> None:
-        """Let the ranks leave, end those that do not, and give everything back; in a process that was forked
-        from theirs, do nothing."""
+        """Let the ranks leave, end those that do not, give all back; nothing in a fork of their process."""
         if not self.owner.is_here:
             return
         for rank in self.state.alive:

@@ -15,7 +15,7 @@ from nbdist import defaults
 from nbdist.cell import parse_cell
 from nbdist.errors import Failure, RunInterrupted, SessionError
 from nbdist.looks import NameInfo
-from nbdist.options import Options, check_lasting, from_keywords
+from nbdist.options import Options, check_callable, check_lasting, from_keywords
 from nbdist.session import asking, telling
 from nbdist.session.ending import RichValue, check_interrupt, raise_failure, report
 from nbdist.session.fitting import described, options_in
@@ -180,6 +180,7 @@ class Session:
         self._twins = birth.twins
         self._ledger = Ledger(birth.twins, namespace if method == "fork" else {})
         ranks = open_ranks(assignments, self._options, self._shell, live=True)
+        ranks.label = f"session {self._options.name}"
         with ranks.owner.working("start"):
             ranks.start(method, birth, with_ipython=self._shell is not None)
             self._ranks = ranks
@@ -200,10 +201,12 @@ class Session:
             The return values, by rank.
 
         Raises:
+            OptionError (also TypeError): that is no function.
             SessionError: the session is not running.
             RankFailedError: the function failed on a rank. The ranks live on, with a fresh process group.
             KeyboardInterrupt: the run was interrupted; likewise.
         """
+        check_callable("run", function)
         work = CallWork(function, args, kwargs)
         with self._working(f"run({title_of(work)})") as ranks:
             return self._call(work, ranks)
