@@ -28,6 +28,7 @@ from nbdist.session.method import choose_method
 from nbdist.session.opening import assignments_for, load_torch, open_ranks
 from nbdist.session.overview import status_of
 from nbdist.session.ranks import Ranks
+from nbdist.session.reloading import Reloads, execute_anew, patches_objects
 from nbdist.session.sessions import enter, free_name, leave, make_room
 from nbdist.session.showing import shown, title_of
 from nbdist.shell import SHELLS_OWN, current_shell, namespace_of
@@ -178,6 +179,7 @@ class Session:
         if method == "fork":  # these ranks begin with all that the notebook has
             birth = _birth(namespace, namespace.keys() - SHELLS_OWN)
         self._twins = birth.twins
+        self._reloads = Reloads(self._shell)
         self._ledger = Ledger(birth.twins, namespace if method == "fork" else {})
         ranks = open_ranks(assignments, self._options, self._shell, live=True)
         ranks.label = f"session {self._options.name}"
@@ -209,7 +211,16 @@ class Session:
         check_callable("run", function)
         work = CallWork(function, args, kwargs)
         with self._working(f"run({title_of(work)})") as ranks:
+            self._reload(ranks)
             return self._call(work, ranks)
+
+    def _reload(self, ranks: Ranks) -> None:
+        """Have the ranks execute those of the user's modules anew that the notebook has."""
+        names = self._reloads.taken()
+        if names:
+            work = CallWork(execute_anew, (names, patches_objects(self._shell)))
+            there = [*dict.fromkeys(name for found in self._call(work, ranks) for name in found)]
+            self._note([f"reloaded on the ranks: {', '.join(there)}"] if there else [])
 
     def _call(self, work: CallWork, ranks: Ranks) -> list[Any]:
         state, landed = self._do(work, Wanted(results=True, live=True, output=()), self._options, ranks)
@@ -230,6 +241,7 @@ class Session:
         lead = options.ranks[0] if options.ranks else 0
         wanted = Wanted(output=options.output, gather=options.gather, max_return=most, live=True, lead=lead)
         with self._working(f"a {title_of(work)}") as ranks:
+            self._reload(ranks)
             state, landed = self._do(work, wanted, options, ranks)
             data = ranks.result_data()
             report(landed, ranks, self._screen)
