@@ -17,6 +17,7 @@ from nbdist.session import (
     Run,
     Session,
     debug,
+    held_back,
     live_runs,
     live_sessions,
     no_such_session,
@@ -132,10 +133,11 @@ def _stop(words: Sequence[str]) -> None:
         ended = {name: _named(name)}
     else:
         ended = {PLAIN.name: sessions[PLAIN.name]} if PLAIN.name in sessions else {}
-    released = name is None and release()
-    for label, one in ended.items():
-        one.stop()
-        print(f"{'session' if isinstance(one, Session) else 'background run'} {label} has ended.")
+    with held_back():
+        released = name is None and release()
+        for label, one in ended.items():
+            one.stop()
+            print(f"{'session' if isinstance(one, Session) else 'background run'} {label} has ended.")
     if released:
         print("The ranks that were kept after a failure have ended.")
     if name is None and not every:

@@ -2,6 +2,7 @@
 
     NbdistError
      ├─ OptionError (also ValueError)       a wrong option or argument; nothing was started
+     │   └─ NotCallableError (TypeError)     what was to be called is no function
      ├─ LaunchError (also RuntimeError)     the ranks could not be started; nothing ran
      │   └─ CellSyntaxError                 the cell is no Python
      ├─ SessionError (also RuntimeError)    a session was used after it ended, or from a wrong thread
@@ -37,6 +38,10 @@ class NbdistError(Exception):
 
 class OptionError(NbdistError, ValueError):
     """A wrong option or argument: says the value, what is allowed and the next step."""
+
+
+class NotCallableError(OptionError, TypeError):
+    """What the ranks were to call is no function."""
 
 
 class LaunchError(NbdistError, RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -25,6 +26,7 @@ from nbdist.options import given, split_line
 from nbdist.session import (
     anything_held,
     debug,
+    held_back,
     release,
     run_cell,
     shut_down,
@@ -240,6 +242,12 @@ def load(shell: InteractiveShell) -> None:
 
 def unload(shell: InteractiveShell) -> None:
     """What ``%unload_ext nbdist`` does: take all back."""
+    # IPython would take an extension that raises for one that is loaded.
+    with contextlib.suppress(KeyboardInterrupt), held_back():
+        _take_back(shell)
+
+
+def _take_back(shell: InteractiveShell) -> None:
     kernel: Any = shell
     while _set_here:
         os.environ.pop(_set_here.pop(), None)

@@ -16,7 +16,7 @@ from typing import Any
 
 from nbdist import checks
 from nbdist.checks import MAX_DEVICES, MAX_TIMEOUT_S, MIN_TIMEOUT_S, Devices
-from nbdist.errors import OptionError
+from nbdist.errors import NotCallableError, OptionError
 
 MAX_SEED = 2**32 - 2**16  # seed + rank stays in numpy's range (below 2**32) for 65,536 ranks
 
@@ -238,6 +238,19 @@ def _spelled_one(opt: Option, value: object) -> str:
     if opt.alone is not None and value == opt.alone:
         return opt.flag
     return _as_flag(opt.flag, value)
+
+
+def check_callable(call: str, function: object) -> None:
+    """Refuse to call on ranks what is no function.
+
+    Args:
+        call: by which it was handed over.
+
+    Raises:
+        NotCallableError: it is none.
+    """
+    if not callable(function):
+        raise NotCallableError(f"{call}({function!r}): not callable. Pass a function, then its arguments.")
 
 
 def check_lasting(options: Options, what: str) -> None:

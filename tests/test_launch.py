@@ -190,8 +190,8 @@ def test_what_launch_refuses(tmp_path: Path) -> None:
     report = program.report()
     assert report.pop("forks") == []
     said = {
-        "not callable": ["OptionError", "launch('train')", "not callable", "Pass a function"],
-        "called too early": ["OptionError", "launch(None)", "not callable"],
+        "not callable": ["NotCallableError", "launch('train')", "not callable", "Pass a function"],
+        "called too early": ["NotCallableError", "launch(None)", "not callable"],
         "unknown option": ["OptionError", "device=2", "did you mean devices=?"],
         "wrong devices": ["OptionError", "devices=0", "out of range", "devices=4"],
         "wrong type": ["OptionError", "devices=2.5", "not a whole number"],

@@ -301,6 +301,8 @@ def test_sessions_live_side_by_side(kernel: NotebookKernel) -> None:
     assert kernel.run("%%distributed\nworld_size").check().result == {"text/plain": "2"}
     assert kernel.run("%%distributed --name eval\nworld_size").check().result == {"text/plain": "3"}
     assert len(kernel.run("%distributed status").check().displays) == 2
+    stacks = kernel.run("%distributed stacks").check().stdout
+    assert stacks == "session main:\nranks 0-1 have finished\nsession eval:\nranks 0-2 have finished\n"
     stopped = kernel.run("%distributed stop").check()
     assert stopped.stdout == (
         "session main has ended.\n"
@@ -453,3 +455,12 @@ def test_what_cannot_be_sent_is_called_as_the_user_calls_it(kernel: NotebookKern
     assert error is not None
     assert "gather='x': brings back names that a cell binds" in error.text
     kernel.run("s.stop()\nfile.close()").check()
+
+
+def test_what_is_no_function_is_refused_here(kernel: NotebookKernel) -> None:
+    start(kernel, 2)
+    kernel.run("import nbdist\nsession = nbdist.session.session_named('main')").check()
+    for call in ("session.run('train')", "nbdist.launch('train', devices=2)"):
+        kernel.run(f"try:\n    {call}\nexcept TypeError as error:\n    told = str(error)").check()
+        assert kernel.value("told").endswith("('train'): not callable. Pass a function, then its arguments.")
+    kernel.run("%distributed stop").check()

@@ -100,6 +100,17 @@ WAITS = {
     "caught": (
         "try:\n    dist.barrier() if rank else time.sleep(1000)\nexcept (KeyboardInterrupt, RuntimeError): pass"
     ),
+    "and again at the end": (
+        "try:\n    time.sleep(1000) if rank else dist.barrier()\nfinally:\n    dist.barrier()"
+    ),
+    "and again, one of them late": (
+        "try:\n    time.sleep(1000) if rank else dist.barrier()\n"
+        "finally:\n    time.sleep(0.5) if rank == 2 else None\n    dist.barrier()"
+    ),
+    "again and again": (
+        "try:\n    time.sleep(1000) if rank else dist.barrier()\nfinally:\n"
+        "    try:\n        dist.barrier()\n    finally:\n        dist.all_reduce(torch.ones(1))"
+    ),
 }
 
 
@@ -109,6 +120,19 @@ def test_an_interrupted_cell(live: NotebookKernel, wait: str) -> None:
     interrupt(live, f"print('up', flush=True)\n{WAITS[wait]}")
     check_good(live)
     assert ranks_of(live) == before
+
+
+def test_one_interrupt_ends_a_cell_that_cleans_up_together(kernel: NotebookKernel) -> None:
+    kernel.run(IMPORTS.replace("10 * rank", "1")).check()
+    run = kernel.start_run(
+        f"%%distributed --devices 3\nkept = 2\nprint('up', flush=True)\n{WAITS['and again at the end']}"
+    )
+    run.wait_for_text("up")
+    kernel.interrupt()
+    run.finish(20)
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "KeyboardInterrupt", run.describe()
+    assert kernel.value("kept") == 2, run.describe()
 
 
 def test_a_collective_that_a_rank_has_left(live: NotebookKernel) -> None:
@@ -336,12 +360,13 @@ def test_a_rank_that_does_not_come_out_of_its_work(live: NotebookKernel) -> None
     run.finish(10)
     assert run.error is not None
     assert run.error.ename == "KeyboardInterrupt"
+    told = r"rank 1 of this session has died \(rank 1: it did not come out of its work; .* SIGKILL"
+    assert re.search(told, run.stderr)
+    title = live.run("%distributed status").check().displays[0]["text/plain"].splitlines()[0]
+    assert title.startswith("session main: 2 of 3 ranks on the CPU are up (")
     late = on_ranks(live, SUM)
     assert late.error is not None
-    assert re.search(
-        r"rank 1 of this session has died \(rank 1: it did not come out of its work; .* SIGKILL",
-        late.error.evalue,
-    )
+    assert re.search(told, late.error.evalue)
 
 
 def test_an_interrupt_in_a_callback_of_ipython_is_not_lost(live: NotebookKernel) -> None:

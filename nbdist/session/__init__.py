@@ -8,6 +8,7 @@ if sys.platform == "win32":
         Session,
         anything_held,
         debug,
+        held_back,
         launch,
         live_runs,
         live_sessions,
@@ -25,6 +26,7 @@ else:
     from nbdist.session.background import Run, live_runs, stop_runs
     from nbdist.session.calls import launch
     from nbdist.session.cells import run_cell
+    from nbdist.session.giving_back import held_back
     from nbdist.session.held import anything_held, debug, release
     from nbdist.session.overview import where_ranks_stand
     from nbdist.session.session import Session
@@ -41,6 +43,7 @@ __all__ = [
     "Session",
     "anything_held",
     "debug",
+    "held_back",
     "launch",
     "live_runs",
     "live_sessions",

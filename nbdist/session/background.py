@@ -19,6 +19,7 @@ from nbdist.errors import OptionError, RankFailedError, RunInterrupted, RunStopp
 from nbdist.options import Options
 from nbdist.session.between import BetweenCells
 from nbdist.session.ending import RichValue, failure_in, raise_failure, report
+from nbdist.session.giving_back import held_back
 from nbdist.session.logs import tail
 from nbdist.session.once import OneShot
 from nbdist.session.opening import note_needed
@@ -26,6 +27,7 @@ from nbdist.session.overview import status_of
 from nbdist.session.record import write_record
 from nbdist.session.sessions import notes_on
 from nbdist.session.showing import source_of
+from nbdist.session.telling import OF_ANOTHER_PROCESS
 from nbdist.shell import namespace_of
 from nbdist.state import RunState
 from nbdist.values.since import Since
@@ -41,8 +43,8 @@ _runs: dict[str, Run] = {}
 
 
 def live_runs() -> dict[str, Run]:
-    """Those whose ranks are up, by name."""
-    return dict(_runs)
+    """Those of this process whose ranks are up, by name."""
+    return {name: run for name, run in _runs.items() if run._is_here}
 
 
 class LogText(str):
@@ -81,9 +83,11 @@ class Run:
         then: Callable[[], None],
     ):
         self._one: OneShot | None = one
+        self._owner = one.ranks.owner
         self._panel = panel
         self._name = name
         self._label = name or next(label for n in itertools.count(1) if (label := f"run-{n}") not in _runs)
+        one.ranks.label = f"background run {self._label}"
         self._show_result = show_result
         self._then = then
         self._logs = one.ranks.logs
@@ -138,8 +142,11 @@ class Run:
             RunStopped: it was interrupted or stopped.
             KeyboardInterrupt: the wait was interrupted, and the run goes on; in a batch run, the cell was.
             TimeoutError: it has not ended in time, and goes on.
-            SessionError: this is not the main thread, which alone writes into the notebook.
+            SessionError: this is not the main thread, which alone writes into the notebook, or not the
+                process that has begun the run but one that was forked from it.
         """
+        if not self._is_here:
+            raise SessionError(OF_ANOTHER_PROCESS)
         if threading.current_thread() is not threading.main_thread():
             raise SessionError(
                 "A run is waited for in the main thread, which alone writes into the notebook. "
@@ -165,22 +172,29 @@ class Run:
         """Raise KeyboardInterrupt in the ranks, as the stop button does for a cell that is waited for: what
         rank 0 had changed comes back. A second time: end them at once."""
         one = self._one
-        if one is not None and not self._settled.is_set():
+        if one is not None and self._is_here and not self._settled.is_set():
             one.ranks.interrupts.press()
 
     def stop(self) -> None:
-        """End the ranks at once and drop what they have done, as far as it is not in the notebook."""
+        """End the ranks at once and drop what they have done, as far as it is not in the notebook. In a
+        process that was forked from theirs there is nothing to end."""
         one = self._one
-        if one is None:
+        if one is None or not self._is_here:
             return
-        if not self._settled.is_set():
-            one.ranks.interrupts.press()
-            one.ranks.interrupts.press()
-        self._settled.wait()
-        with self._lock:
-            if self._one is not None:
-                self._error = RunStopped("the run was stopped; nothing of it is in the notebook")
-                self._close(self._one, "stopped")
+        with held_back():
+            if not self._settled.is_set():
+                one.ranks.interrupts.press()
+                one.ranks.interrupts.press()
+            self._settled.wait()
+            with self._lock:
+                if self._one is not None:
+                    self._error = RunStopped("the run was stopped; nothing of it is in the notebook")
+                    self._close(self._one, "stopped")
+
+    @property
+    def _is_here(self) -> bool:
+        """False in a process that was forked from the one that has begun the run."""
+        return self._owner.is_here
 
     def overview(self) -> SessionStatus:
         """What its ranks do now, as a table.
@@ -375,7 +389,7 @@ def begin(
             "Leave out --hold, or --background."
         )
     name = options.background or ""
-    if name in _runs:
+    if name in live_runs():
         raise SessionError(
             f"--background {name}: a run of that name has ranks already ({_runs[name].status}). Take "
             f"another name, or end that one first: {name}.wait() waits for it, "
@@ -404,9 +418,10 @@ def begin(
 
 def stop_runs() -> bool:
     """End all runs in the background; whether there were any."""
-    runs = list(_runs.values())
-    for run in runs:
-        run.stop()
+    runs = live_runs().values()
+    with held_back():
+        for run in runs:
+            run.stop()
     return bool(runs)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from nbdist import defaults
 from nbdist.errors import OptionError
-from nbdist.options import from_keywords
+from nbdist.options import check_callable, from_keywords
 from nbdist.session.background import begin
 from nbdist.session.once import run_once
 from nbdist.shell import current_shell
@@ -30,15 +30,14 @@ def launch(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
         values.
 
     Raises:
-        OptionError: a wrong option; nothing was started.
+        OptionError: a wrong option, or no function (also a TypeError); nothing was started.
         LaunchError: the ranks could not be started.
         RankFailedError: the function failed on a rank.
 
     Example:
         >>> nbdist.launch(train, model, devices=2)
     """
-    if not callable(function):
-        raise OptionError(f"launch({function!r}): not callable. Pass a function, then its arguments.")
+    check_callable("launch", function)
     work, shell = CallWork(function, args), current_shell()
     asked = from_keywords(defaults.under(options), **options)
     if asked.gather:

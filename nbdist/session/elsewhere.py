@@ -14,6 +14,7 @@ from nbdist.cell import Cell
 from nbdist.errors import LaunchError, SessionError
 from nbdist.looks import NameInfo
 from nbdist.options import Options, from_keywords
+from nbdist.session.giving_back import held_back as held_back
 from nbdist.views.overview import SessionStatus
 
 

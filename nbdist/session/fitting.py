@@ -67,8 +67,10 @@ def devices_of(ranks: Ranks) -> tuple[str, ...]:
 
 
 def described(name: str, ranks: Ranks) -> str:
-    """What is up: ``session main: 4 ranks on the CPU are up``."""
+    """What is up: ``session main: 4 ranks on the CPU are up``, or, once some have died, ``1 of 4 ranks``."""
     devices = devices_of(ranks)
     where = "the CPU" if devices[0] == "cpu" else ", ".join(devices)
-    verb = "s on {} are" if len(ranks.assignments) > 1 else " on {} is"
-    return f"session {name}: {len(ranks.assignments)} rank{verb.format(where)} up"
+    count, alive = len(devices), len(ranks.state.alive)
+    number = f"{count}" if alive == count else f"{alive} of {count}"
+    verb = "is" if alive == 1 else "are"
+    return f"session {name}: {number} rank{'s' if count > 1 else ''} on {where} {verb} up"

@@ -20,6 +20,10 @@ _LEFT_S = 0.5
 _LEFT_VAGUE_S = 2.0
 _VAGUE = ("backward", "an asynchronous operation")  # where it may also wait for something else
 _MISMATCH_S = 5.0
+# How long a rank that has been interrupted may wait for others in what it does then; and where data are on
+# their way, or other threads at work.
+_VAIN_S = 0.3
+_VAIN_BUSY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,25 @@ def find_hang(state: RunState, now_s: float, timeout_s: float) -> Hang | None:
         if found is not None:
             return found
     return _still_for_long(still, now_s, timeout_s)
+
+
+def wait_in_vain(state: RunState, now_s: float, since_s: float) -> tuple[int, ...]:
+    """Ranks that have been interrupted and wait for others again, in a ``finally`` say, when all that still
+    work wait: nobody is on the way, or somebody would have come.
+
+    Args:
+        now_s: monotonic.
+        since_s: when they were interrupted. Whoever waits for longer has not answered yet.
+    """
+    waiting = {}
+    for rank in state.working:
+        standing = state.ranks[rank].standing
+        if standing is None or standing.since_s is None or standing.collective is None or not standing.idle:
+            return ()
+        if not _still_for(standing, _VAIN_S if standing.alone else _VAIN_BUSY_S, now_s):
+            return ()
+        waiting[rank] = standing.since_s
+    return tuple(rank for rank, entered_s in waiting.items() if entered_s > since_s)
 
 
 def next_look_s(state: RunState, looked_s: float, timeout_s: float) -> float | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbdist.errors import SessionError
+from nbdist.session.giving_back import held_back
 from nbdist.session.ranks import Ranks
 from nbdist.shell import current_shell
 from nbdist.state import RunState
@@ -39,6 +40,7 @@ _failed_live: list[_Held] = []
 def hold(ranks: Ranks, screen: Screen) -> None:
     """Keep ranks whose run has failed until `release`."""
     held = _Held(ranks, ranks.state)
+    ranks.label = "ranks that are kept after a failure"
     ranks.rest()
     _held.append(held)
     if held.broken:
@@ -66,8 +68,9 @@ def anything_held() -> bool:
 def release() -> bool:
     """End the ranks that are kept; whether there were any."""
     had_any = bool(_held)
-    while _held:
-        _held.pop().ranks.stop()
+    with held_back():
+        while _held:
+            _held.pop().ranks.stop()
     return had_any
 
 

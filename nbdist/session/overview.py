@@ -14,8 +14,11 @@ from nbdist.views.overview import RankStatus, SessionStatus
 
 
 def where_ranks_stand() -> list[str]:
-    """For all ranks that are up where they are, and their stacks."""
-    return where_they_stand(ranks.state for ranks in running)
+    """For all ranks that are up where they are, and their stacks; where there are several sets, whose."""
+    up = [ranks for ranks in running if ranks.owner.is_here]
+    if len(up) == 1:
+        return where_they_stand(up[0].state)
+    return [line for ranks in up for line in (f"{ranks.label}:", *where_they_stand(ranks.state))]
 
 
 def status_of(name: str, what: str, ranks: Ranks, names: tuple[NameInfo, ...] | None) -> SessionStatus:

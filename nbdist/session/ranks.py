@@ -27,6 +27,7 @@ from nbdist.session.logs import RunLogs
 from nbdist.session.looking import Looking
 from nbdist.session.lookout import Lookout
 from nbdist.session.monitor import Arrived, Asked, Broken, Hung, Interrupted, Monitor, Note, Show
+from nbdist.session.owner import Owner
 from nbdist.session.port import ReservedPort
 from nbdist.session.reminder import Reminder
 from nbdist.session.scratch import make_board, make_scratch
@@ -87,9 +88,11 @@ class Ranks:
         self._arrived: dict[int, Arrived] = {}
         self._workers: list[Worker] = []
         self.interrupts = Interrupts(lambda: self._inbox.put(Interrupted()))
+        self.owner = Owner(self.interrupts, screen.note)
         self._runs_on = tuple(range(len(assignments)))
         self.tail = Tail()
         self.reminder = Reminder()  # of what is to be done while they are followed
+        self.label = "a cell"  # whose they are
         self.start_method = ""
         self.runs: Counter[int] = Counter()
         self._board: Board | None = None
@@ -108,7 +111,7 @@ class Ranks:
             undo.callback(self._give_back)
             self._board = make_board(self._scratch, len(self.assignments))
             self._workers = start_workers(method, self.assignments, birth, with_ipython=with_ipython)
-            undo.callback(self._end_workers)
+            undo.callback(lambda: end_workers(self._workers))
             marks = [assignment.mark for assignment in self.assignments]
             pids = [worker.pid for worker in self._workers]
             self._guard = Guard(zip(pids, marks, strict=True), self._scratch)
@@ -140,9 +143,6 @@ class Ranks:
             self._board.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _end_workers(self) -> None:
-        end_workers(self._workers)
-
     def _begin_run(self, options: Options, **how: bool) -> None:
         view = self._make_view(self._runs_on, options.logs, str(self.logs.folder))
         lookout = Lookout(self._workers, options.hang_timeout)
@@ -171,7 +171,7 @@ class Ranks:
 
     def debug(self, rank: int) -> None:
         """Let the user look into a rank whose work has failed."""
-        with self.interrupts.answered():
+        with self.owner.working("%distributed debug"):
             self._begin(self._options, need_all=False)
             for worker in self._workers:
                 with contextlib.suppress(ChannelError):
@@ -364,7 +364,9 @@ class Ranks:
                 return {}
 
     def stop(self) -> None:
-        """Let the ranks leave, end those that do not, and give everything back."""
+        """Let the ranks leave, end those that do not, give all back; nothing in a fork of their process."""
+        if not self.owner.is_here:
+            return
         for rank in self.state.alive:
             with contextlib.suppress(ChannelError):
                 self._workers[rank].channel.send(Leave())

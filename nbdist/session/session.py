@@ -5,19 +5,21 @@ Longer than 400 lines because all that a session can do is read together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from nbdist import defaults
 from nbdist.cell import parse_cell
-from nbdist.errors import Failure, SessionError
+from nbdist.errors import Failure, RunInterrupted, SessionError
 from nbdist.looks import NameInfo
-from nbdist.options import Options, check_lasting, from_keywords
+from nbdist.options import Options, check_callable, check_lasting, from_keywords
 from nbdist.session import asking, telling
 from nbdist.session.ending import RichValue, check_interrupt, raise_failure, report
 from nbdist.session.fitting import described, options_in
+from nbdist.session.giving_back import held_back
 from nbdist.session.held import offer, release, take_back
 from nbdist.session.ledger import Ledger
 from nbdist.session.logs import tail
@@ -26,8 +28,9 @@ from nbdist.session.method import choose_method
 from nbdist.session.opening import assignments_for, load_torch, open_ranks
 from nbdist.session.overview import status_of
 from nbdist.session.ranks import Ranks
+from nbdist.session.reloading import Reloads, execute_anew, patches_objects
 from nbdist.session.sessions import enter, free_name, leave, make_room
-from nbdist.session.showing import shown
+from nbdist.session.showing import shown, title_of
 from nbdist.shell import SHELLS_OWN, current_shell, namespace_of
 from nbdist.start.birth import Birth, twins_of
 from nbdist.state import RunState
@@ -73,7 +76,11 @@ class Session:
         self._ranks: Ranks | None = None
 
     def __enter__(self) -> Session:
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # an interrupt that came when they were up: nobody else would end them
+            self.stop()
+            raise
         return self
 
     def __exit__(
@@ -89,12 +96,12 @@ class Session:
     @property
     def running(self) -> bool:
         """Whether its ranks are up."""
-        return self._ranks is not None
+        return self._own is not None
 
     def __str__(self) -> str:
-        if self._ranks is None:
+        if self._own is None:
             return f"session {self._options.name}: not up"
-        return described(self._options.name, self._ranks)
+        return described(self._options.name, self._own)
 
     def status(self) -> SessionStatus:
         """What is known of the ranks now: nobody waits for one that is busy. (A `Run`'s is no method.)
@@ -134,7 +141,7 @@ class Session:
     @property
     def names_bound(self) -> tuple[NameInfo, ...]:
         """Names that its work has bound on rank 0, as it said last."""
-        return self._ranks.looking.names if self._ranks is not None else ()
+        return self._own.looking.names if self._own is not None else ()
 
     @property
     def names(self) -> Collection[str]:
@@ -148,9 +155,7 @@ class Session:
             expression: a name, with attributes and constant items behind it: ``model.layers[0]``.
             help: None asks for its attributes; else arguments of IPython's ``object_inspect_mime``.
         """
-        if self._ranks is None:
-            return None
-        return self._ranks.looking.ask(expression, help)
+        return self._own.looking.ask(expression, help) if self._own is not None else None
 
     def start(self) -> None:
         """Start the ranks and wait until their process group stands. Ranks that are left of a session of
@@ -162,7 +167,7 @@ class Session:
         """
         load_torch()
         release()
-        if self._ranks is not None and not self.deaths:
+        if self._own is not None and not self.deaths:
             raise SessionError(
                 "This session has been started already. Call stop() first, or make another Session."
             )
@@ -174,9 +179,11 @@ class Session:
         if method == "fork":  # these ranks begin with all that the notebook has
             birth = _birth(namespace, namespace.keys() - SHELLS_OWN)
         self._twins = birth.twins
+        self._reloads = Reloads(self._shell)
         self._ledger = Ledger(birth.twins, namespace if method == "fork" else {})
         ranks = open_ranks(assignments, self._options, self._shell, live=True)
-        with ranks.interrupts.answered():
+        ranks.label = f"session {self._options.name}"
+        with ranks.owner.working("start"):
             ranks.start(method, birth, with_ipython=self._shell is not None)
             self._ranks = ranks
             enter(self._options.name, self)
@@ -189,21 +196,35 @@ class Session:
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
         """Call ``function(*args, **kwargs)`` on every rank.
 
-        Its arguments are copies, and what it changes stays on the ranks: return what you want back.
+        Its arguments are copies, and what it changes stays on the ranks: return what you want back. While the
+        ranks work for another thread this one waits for its turn.
 
         Returns:
             The return values, by rank.
 
         Raises:
+            OptionError (also TypeError): that is no function.
             SessionError: the session is not running.
             RankFailedError: the function failed on a rank. The ranks live on, with a fresh process group.
             KeyboardInterrupt: the run was interrupted; likewise.
         """
-        ranks = self._running()
-        with ranks.interrupts.answered():
-            wanted = Wanted(results=True, live=True, output=())
-            state, landed = self._do(CallWork(function, args, kwargs), wanted, self._options)
-            self._raise_if_failed(ranks, state)
+        check_callable("run", function)
+        work = CallWork(function, args, kwargs)
+        with self._working(f"run({title_of(work)})") as ranks:
+            self._reload(ranks)
+            return self._call(work, ranks)
+
+    def _reload(self, ranks: Ranks) -> None:
+        """Have the ranks execute those of the user's modules anew that the notebook has."""
+        names = self._reloads.taken()
+        if names:
+            work = CallWork(execute_anew, (names, patches_objects(self._shell)))
+            there = [*dict.fromkeys(name for found in self._call(work, ranks) for name in found)]
+            self._note([f"reloaded on the ranks: {', '.join(there)}"] if there else [])
+
+    def _call(self, work: CallWork, ranks: Ranks) -> list[Any]:
+        state, landed = self._do(work, Wanted(results=True, live=True, output=()), self._options, ranks)
+        self._raise_if_failed(ranks, state)
         report(landed, ranks, self._screen)
         return [landed.results.get(rank) for rank in range(len(ranks.assignments))]
 
@@ -216,15 +237,15 @@ class Session:
         Returns:
             Rank 0's result.
         """
-        ranks = self._running()
         most = _MAX_RETURN_BYTES if options.max_return is None else options.max_return
         lead = options.ranks[0] if options.ranks else 0
         wanted = Wanted(output=options.output, gather=options.gather, max_return=most, live=True, lead=lead)
-        with ranks.interrupts.answered():
-            state, landed = self._do(work, wanted, options)
+        with self._working(f"a {title_of(work)}") as ranks:
+            self._reload(ranks)
+            state, landed = self._do(work, wanted, options, ranks)
             data = ranks.result_data()
-        report(landed, ranks, self._screen)
-        self._raise_if_failed(ranks, state)
+            report(landed, ranks, self._screen)
+            self._raise_if_failed(ranks, state)
         return RichValue(data) if data is not None else landed.result
 
     def run_cell(self, text: str) -> Any:
@@ -253,8 +274,9 @@ class Session:
         Example:
             >>> session.push(rate=0.1)
         """
-        self.run(bind_names, values)
-        self._ledger.bound_there(values)
+        with self._working("push") as ranks:
+            self._call(CallWork(bind_names, (values,)), ranks)
+            self._ledger.bound_there(values)
 
     def pull(self, *names: str, rank: int = 0) -> Any:
         """A rank's values of names, however large they are; nothing is bound.
@@ -268,10 +290,11 @@ class Session:
         Example:
             >>> session.pull("model", rank=1)
         """
-        ranks = self._running()
-        if not 0 <= rank < len(ranks.state.ranks):
-            raise SessionError(f"pull(rank={rank}): there are ranks 0 to {len(ranks.state.ranks) - 1}.")
-        found = self.run(values_of, names, rank)[rank]
+        world_size = len(self._running().assignments)
+        if not 0 <= rank < world_size:
+            raise SessionError(f"pull(rank={rank}): there are ranks 0 to {world_size - 1}.")
+        with self._working("pull") as ranks:
+            found = self._call(CallWork(values_of, (names, rank)), ranks)[rank]
         if found is None:
             raise SessionError(f"pull({', '.join(map(repr, names))}): a value does not travel.")
         missing = [name for name in names if name not in found]
@@ -288,9 +311,9 @@ class Session:
             SessionError: a name is not there, or its value cannot be sent.
         """
         asking.check_push(names, namespace_of(self._shell))
-        with self._running().interrupts.answered():
-            self._do(NoWork(), Wanted(live=True, output=()), self._options, push=names)
-            check_interrupt(self._up(), "the ranks may have the new values")
+        with self._working("push") as ranks:
+            self._do(NoWork(), Wanted(live=True, output=()), self._options, ranks, push=names)
+            check_interrupt(ranks, "the ranks may have the new values")
 
     def bring_names(self, *names: str, rank: int | None = None) -> int:
         """Bring a rank's values of names into the notebook, however large they are: what the notebook had is
@@ -311,22 +334,39 @@ class Session:
         there = {info.name for info in self.names_bound}
         unknown = [name for name in names if name not in there and not self._ledger.knows(name)]
         asking.check_pull(names, rank, alive, [name for name in unknown if name in here])
-        ranks = self._running(without=self.deaths.keys() - {rank})
         wanted = Wanted(live=True, output=names, lead=rank)
-        with ranks.interrupts.answered():
-            _, landed = self._do(NoWork(), wanted, self._options, alone=True, dropped_by=1)
+        with self._working("pull", without=self.deaths.keys() - {rank}) as ranks:
+            _, landed = self._do(NoWork(), wanted, self._options, ranks, alone=True, dropped_by=1)
             check_interrupt(ranks, "what was pulled is in the notebook")
-        absent = {name: landed.lost.pop(name) for name in names if name in landed.lost and name not in here}
-        report(landed, ranks, self._screen)
+            absent = {
+                name: landed.lost.pop(name) for name in names if name in landed.lost and name not in here
+            }
+            report(landed, ranks, self._screen)
         if absent:
             raise asking.not_handed_over(names, rank, absent, there | here.keys())
         return rank
+
+    @contextlib.contextmanager
+    def _working(self, what: str, without: Collection[int] = ()) -> Iterator[Ranks]:
+        """Its ranks, which work for this thread alone while the block runs.
+
+        Args:
+            what: they do, as the user would call it.
+            without: ranks that may have died.
+        """
+        ranks = self._running(without)
+        with ranks.owner.working(what):
+            self._check_up(ranks)
+            self._running(without)
+            yield ranks
+            check_interrupt(ranks, "the ranks had ended their work by then")
 
     def _do(
         self,
         work: Work,
         wanted: Wanted,
         options: Options,
+        ranks: Ranks,
         push: Iterable[str] = (),
         *,
         alone: bool = False,
@@ -338,9 +378,9 @@ class Session:
             alone: whether each rank can do it by itself, also when another has died.
             dropped_by: the how manieth interrupt drops what they hand over.
         """
-        ranks = self._running(without=self.deaths if alone else ())
         news = self._ledger.news(work, wanted, push, options.ranks)
         try:
+            self._check_up(ranks)
             check_interrupt(ranks, "nothing was sent to the ranks")
             self._note(telling.of_news(news, quiet=bool(push) or wanted.results))
             take_back(ranks)
@@ -354,8 +394,13 @@ class Session:
         except BaseException:  # the front end is gone, say: nobody would know what the ranks are at
             self.stop()
             raise
+        self._check_up(ranks)
         kept = dict(self._ledger.kept)
-        landed = ranks.bring_back(wanted.lead, dropped_by=dropped_by)
+        try:
+            landed = ranks.bring_back(wanted.lead, dropped_by=dropped_by)
+        except RunInterrupted:
+            self._tell_of_deaths()
+            raise
         if wanted.lead == 0:
             self._ledger.took(landed, [ranks.handed_over(rank) for rank in range(len(ranks.assignments))])
         else:
@@ -371,25 +416,42 @@ class Session:
             self._screen.note(line)
 
     def stop(self) -> None:
-        """End the ranks. A session that has ended stays so."""
-        if self._ranks is not None:
-            ranks, self._ranks = self._ranks, None
-            leave(self._options.name)
-            take_back(ranks)
-            ranks.stop()
+        """End the ranks, whatever they do, also for another thread. A session that has ended stays so, and in
+        a process that was forked from its own there is nothing to end."""
+        with held_back():
+            ranks = self._own
+            if ranks is not None:
+                self._ranks = None
+                leave(self._options.name)
+                take_back(ranks)
+                ranks.owner.evict()
+                ranks.stop()
 
     @property
     def deaths(self) -> Mapping[int, Failure]:
         """Ranks that have died, and how. The others only wait to be looked into."""
-        return {} if self._ranks is None else self._ranks.state.deaths
+        return {} if self._own is None else self._own.state.deaths
+
+    @property
+    def _own(self) -> Ranks | None:
+        """Its ranks, if they are up and this process', not its parent's."""
+        return self._ranks if self._ranks is not None and self._ranks.owner.is_here else None
 
     def _up(self) -> Ranks:
         """Its ranks, whatever state they are in."""
-        if self._ranks is None:
+        ranks = self._own
+        if ranks is None and self._ranks is not None:
+            raise SessionError(telling.OF_ANOTHER_PROCESS)
+        if ranks is None:
             raise SessionError(
                 "This session is not running. Use it as `with nbdist.Session() as s:` or call start()."
             )
-        return self._ranks
+        return ranks
+
+    def _check_up(self, ranks: Ranks) -> None:
+        """While this thread waited for its ranks another one may have ended them."""
+        if self._ranks is not ranks:
+            raise SessionError("This session was stopped meanwhile, by another thread.")
 
     def _running(self, without: Collection[int] = ()) -> Ranks:
         """Its ranks, all of them alive, or all but those that may have died."""
@@ -406,9 +468,12 @@ class Session:
         if not state.broken_off and not ranks.interrupted:
             return
         offer(ranks)
+        self._tell_of_deaths()
+        raise_failure(state, ranks, self._twins)
+
+    def _tell_of_deaths(self) -> None:
         if self.deaths:
             self._screen.note(self._after_death())
-        raise_failure(state, ranks, self._twins)
 
 
 def _birth(namespace: dict[str, Any], names: Iterable[str]) -> Birth:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from nbdist import defaults
 from nbdist.errors import Failure, SessionError
 from nbdist.options import PLAIN
+from nbdist.session.giving_back import held_back
 
 if TYPE_CHECKING:
     from nbdist.session.session import Session
 
 _NAME_ERROR = re.compile(r"name '(\w+)' is not defined")
 _sessions: dict[str, Session] = {}
-"""Those that are up."""
+"""Those that are up here, and in a process that was forked those of its parent."""
 
 
 def free_name() -> str:
@@ -58,17 +59,17 @@ def leave(name: str) -> None:
 
 def session_named(name: str) -> Session | None:
     """The session of that name, if it is up."""
-    return _sessions.get(name)
+    return live_sessions().get(name)
 
 
 def live_sessions() -> dict[str, Session]:
     """Those that are up, by name."""
-    return dict(_sessions)
+    return {name: session for name, session in _sessions.items() if session.running}
 
 
 def no_such_session(name: str) -> SessionError:
     """What is raised where somebody asks for a session that is not up."""
-    others = ", ".join(_sessions)
+    others = ", ".join(live_sessions())
     up = f"Up is: {others} (%distributed status)." if others else "None is up."
     start = "%distributed start" if name == PLAIN.name else f"%distributed start --name {name}"
     return SessionError(f"There is no session {name!r}. {up} Start its ranks first: {start}.")
@@ -88,5 +89,6 @@ def notes_on(failures: Iterable[Failure]) -> list[str]:
 
 def stop_sessions() -> None:
     """End all."""
-    for session in live_sessions().values():
-        session.stop()
+    with held_back():
+        for session in live_sessions().values():
+            session.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from nbdist.session.interrupts import Interrupts
 from nbdist.session.monitor import Hung
@@ -14,12 +14,9 @@ from nbdist.state import RunState
 from nbdist.views.hang import odd_ranks, odd_stacks, standing_report
 
 
-def where_they_stand(states: Iterable[RunState]) -> list[str]:
-    """Where the ranks of each state are, and their stacks."""
-    now_s = time.monotonic()
-    return [
-        line for state in states for line in (*standing_report(state, now_s), *odd_stacks(state, every=True))
-    ]
+def where_they_stand(state: RunState) -> list[str]:
+    """Where the ranks are, and their stacks."""
+    return [*standing_report(state, time.monotonic()), *odd_stacks(state, every=True)]
 
 
 def hang_note(hung: Hung, workers: Sequence[Worker], interrupts: Interrupts) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from nbdist.errors import ranks_phrase
 from nbdist.messages import FIRST_RUN
+from nbdist.session.hangs import wait_in_vain
 from nbdist.session.monitor import Monitor
 from nbdist.start.worker import Worker
 from nbdist.views.screen import Output
@@ -23,6 +24,8 @@ _ANSWER_S = 0.6
 _INTERRUPT_ANSWER_S = 1.5
 # In a session a rank's variables would be lost with it: the user is told by then, and it may take longer.
 _LIVE_ANSWER_S = 10.0
+# How often it is looked whether ranks that have been interrupted wait for each other again.
+_LOOK_EVERY_S = 0.1
 # How long the text and the traceback of an exception, which run the user's code, may take.
 _REPORT_S = 5.0
 
@@ -49,6 +52,7 @@ class Stopping:
         self._live = live
         self._run = FIRST_RUN
         self._plan: list[tuple[float, Callable[[], None]]] = []
+        self._struck_s = 0.0
         self.answered = 0
         self.ended: set[int] = set()
 
@@ -91,18 +95,33 @@ class Stopping:
         interrupt_s = time.monotonic() + grace_s
         steps = [
             (interrupt_s, self._interrupt),
+            (interrupt_s + _LOOK_EVERY_S, self._look_for_waiting),
             (interrupt_s + (_LIVE_ANSWER_S if self._live else answer_s), self._kill_working),
             (interrupt_s + (_LIVE_ANSWER_S if self._live else _REPORT_S), self._kill_telling),
         ]
         if self._live:
             steps.append((interrupt_s + answer_s, self._tell_of_working))
-        self._plan = sorted(steps, key=lambda step: step[0])
+        self._plan = sorted(steps, key=_moment)
 
     def _interrupt(self) -> None:
         self._monitor.note_stop()
-        for rank in self._monitor.state.working:
+        self._strike(self._monitor.state.working)
+
+    def _strike(self, ranks: Sequence[int]) -> None:
+        self._struck_s = time.monotonic()
+        for rank in ranks:
             self._board.stop(rank, self._run)
             self._workers[rank].interrupt()
+
+    def _look_for_waiting(self) -> None:
+        """An interrupt breaks off one collective. A rank that enters another one, in a ``finally``, may find
+        nobody there any more, and the user is not to press twice for that, which would end it."""
+        now_s = time.monotonic()
+        waiting = wait_in_vain(self._monitor.state, now_s, self._struck_s)
+        if waiting:
+            self._strike(waiting)
+        if self._monitor.state.working:
+            self._plan = sorted([*self._plan, (now_s + _LOOK_EVERY_S, self._look_for_waiting)], key=_moment)
 
     def _tell_of_working(self) -> None:
         working = self._monitor.state.working
@@ -125,3 +144,7 @@ class Stopping:
         self.ended |= set(ranks)
         for rank in ranks:
             self._workers[rank].kill()
+
+
+def _moment(step: tuple[float, Callable[[], None]]) -> float:
+    return step[0]

@@ -7,6 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from nbdist.errors import Failure, ranks_phrase
 from nbdist.session.news import News
 
+OF_ANOTHER_PROCESS = (
+    "These ranks belong to another process, from which this one was forked. "
+    "Ask there, or start ranks of this process' own."
+)
+
 
 def of_news(news: News, *, quiet: bool) -> Iterator[str]:
     """Before it is sent; quiet names only what both sides have changed."""
