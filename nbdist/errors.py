@@ -4,7 +4,7 @@
      ├─ OptionError (also ValueError)       a wrong option or argument; nothing was started
      ├─ LaunchError (also RuntimeError)     the ranks could not be started; nothing ran
      │   └─ CellSyntaxError                 the cell is no Python
-     ├─ SessionError (also RuntimeError)    a session was used after it ended, or from a wrong thread
+     ├─ SessionError (also RuntimeError)    a session was used after its end, from a wrong thread or rank
      ├─ ChannelError (also ConnectionError) talk between kernel and rank
      │   ├─ ChannelClosed                   this side closed it
      │   ├─ ChannelEnded                    the other side ended, between two messages
@@ -62,7 +62,7 @@ class CellSyntaxError(LaunchError):
 
 
 class SessionError(NbdistError, RuntimeError):
-    """A session was used after its end, or from a thread that may not use it."""
+    """A session was used after its end, or from a thread or a rank that may not use it."""
 
 
 class RunStopped(NbdistError, RuntimeError):

@@ -329,7 +329,7 @@ def test_a_rank_that_does_not_come_out_of_its_work(live: NotebookKernel) -> None
     late = on_ranks(live, SUM)
     assert late.error is not None
     assert re.search(
-        r"rank 1 of this session has died \(rank 1: it did not come out of its work; .* SIGKILL",
+        r"rank 1 of this session has died: it did not come out of its work; .* SIGKILL",
         late.error.evalue,
     )
 

@@ -8,6 +8,7 @@ if sys.platform == "win32":
         Session,
         anything_held,
         debug,
+        ended_runs,
         launch,
         live_runs,
         live_sessions,
@@ -22,7 +23,7 @@ if sys.platform == "win32":
         where_ranks_stand,
     )
 else:
-    from nbdist.session.background import Run, live_runs, stop_runs
+    from nbdist.session.background import Run, ended_runs, live_runs, stop_runs
     from nbdist.session.calls import launch
     from nbdist.session.cells import run_cell
     from nbdist.session.held import anything_held, debug, release
@@ -41,6 +42,7 @@ __all__ = [
     "Session",
     "anything_held",
     "debug",
+    "ended_runs",
     "launch",
     "live_runs",
     "live_sessions",

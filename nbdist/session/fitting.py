@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nbdist.devices import resolve, this_machine
 from nbdist.errors import OptionError, ranks_phrase
-from nbdist.options import PLAIN, Options, spelled
+from nbdist.options import Options, name_flag, spelled
 from nbdist.session.ranks import Ranks
 
 _OF_START = ("devices", "accelerator", "backend", "start_method", "seed", "timeout", "strategy", "init")
@@ -53,7 +53,7 @@ def _fits(name: str, session: Options, ranks: Ranks, cell: Options) -> bool:
 
 def _misfit(name: str, session: Options, ranks: Ranks, cell: Options) -> OptionError:
     told = spelled({name: getattr(cell, name)})
-    own = "" if session.name == PLAIN.name else f" --name {session.name}"
+    own = name_flag(session.name)
     return OptionError(
         f"{told}: {described(session.name, ranks)}, and this is settled when a session starts. "
         f"Leave it out to run the cell there, or end that one first (%distributed stop{own}), or start "
@@ -67,8 +67,10 @@ def devices_of(ranks: Ranks) -> tuple[str, ...]:
 
 
 def described(name: str, ranks: Ranks) -> str:
-    """What is up: ``session main: 4 ranks on the CPU are up``."""
+    """What is up: ``session main: 4 ranks on the CPU are up``, or, once some have died, ``1 of 4 ranks``."""
     devices = devices_of(ranks)
     where = "the CPU" if devices[0] == "cpu" else ", ".join(devices)
-    verb = "s on {} are" if len(ranks.assignments) > 1 else " on {} is"
-    return f"session {name}: {len(ranks.assignments)} rank{verb.format(where)} up"
+    count, alive = len(devices), len(ranks.state.alive)
+    number = f"{count}" if alive == count else f"{alive} of {count}"
+    verb = "is" if alive == 1 else "are"
+    return f"session {name}: {number} rank{'s' if count > 1 else ''} on {where} {verb} up"

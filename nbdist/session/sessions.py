@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from nbdist import defaults
 from nbdist.errors import Failure, SessionError
-from nbdist.options import PLAIN
+from nbdist.options import PLAIN, name_flag
+from nbdist.role import rank_here
 
 if TYPE_CHECKING:
     from nbdist.session.session import Session
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _NAME_ERROR = re.compile(r"name '(\w+)' is not defined")
 _sessions: dict[str, Session] = {}
 """Those that are up."""
+_told: set[str] = set()
+"""Of these, those that `others_up` has named."""
 
 
 def free_name() -> str:
@@ -38,10 +41,9 @@ def make_room(name: str) -> None:
     if former is None:
         return
     if not former.deaths:
-        own = "" if name == PLAIN.name else f" --name {name}"
         raise SessionError(
-            f"{former} already. End it first (%distributed stop{own}), or start another one beside it: "
-            "%distributed start --name other."
+            f"{former} already. End it first (%distributed stop{name_flag(name)}), or start another one "
+            "beside it: %distributed start --name other."
         )
     former.stop()
 
@@ -54,23 +56,24 @@ def enter(name: str, session: Session) -> None:
 def leave(name: str) -> None:
     """A session has ended."""
     _sessions.pop(name, None)
+    _told.discard(name)
 
 
 def session_named(name: str) -> Session | None:
     """The session of that name, if it is up."""
-    return _sessions.get(name)
+    return live_sessions().get(name)
 
 
 def live_sessions() -> dict[str, Session]:
-    """Those that are up, by name."""
-    return dict(_sessions)
+    """Those that are up, by name. A rank has none: what it inherits is the notebook's."""
+    return dict(_sessions) if rank_here() is None else {}
 
 
 def no_such_session(name: str) -> SessionError:
     """What is raised where somebody asks for a session that is not up."""
     others = ", ".join(_sessions)
     up = f"Up is: {others} (%distributed status)." if others else "None is up."
-    start = "%distributed start" if name == PLAIN.name else f"%distributed start --name {name}"
+    start = f"%distributed start{name_flag(name)}"
     return SessionError(f"There is no session {name!r}. {up} Start its ranks first: {start}.")
 
 
@@ -84,6 +87,20 @@ def notes_on(failures: Iterable[Failure]) -> list[str]:
         for info in session.names_bound
         if info.name in missing
     ]
+
+
+def others_up() -> str:
+    """For a cell that gets ranks of its own while sessions of other names are up: how it runs there. Once of
+    each session."""
+    names = live_sessions().keys()
+    if names <= _told:
+        return ""
+    _told.update(names)
+    sessions, are = ("sessions", "are") if len(names) > 1 else ("session", "is")
+    return (
+        f"{sessions} {', '.join(names)} {are} up, and this cell runs on ranks of its own: "
+        f"%%distributed --name {next(iter(names))} runs it there."
+    )
 
 
 def stop_sessions() -> None:
