@@ -22,8 +22,8 @@ from nbdist.session import run_cell, session_named
 LOCAL = "%%local"
 _CALL = 'get_ipython().magics_manager.registry["RanksCellMagics"].run_next()'
 _HERE = (
-    "a cell that starts with %%local, one of magics and !commands alone, and one that reads a run in the "
-    "background or a session by its name run in the notebook."
+    "a cell that starts with %%local, one of magics and !commands alone, and one that reads a run or a "
+    "session by its name run in the notebook."
 )
 # Magics that run the cell's own Python. All others are the notebook's affair.
 _PYTHON_MAGICS = frozenset("capture lprun memit mprun prun run time timeit".split())
