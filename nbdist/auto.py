@@ -15,12 +15,16 @@ from typing import Any
 from nbdist import defaults
 from nbdist.cell import parse_cell
 from nbdist.errors import OptionError, SessionError, plainly_interrupted
-from nbdist.options import Options, given, parse_words
+from nbdist.options import Options, given, name_flag, parse_words
+from nbdist.role import is_notebooks_own
 from nbdist.session import run_cell, session_named
 
 LOCAL = "%%local"
 _CALL = 'get_ipython().magics_manager.registry["RanksCellMagics"].run_next()'
-_HERE = "a cell that starts with %%local, and one of magics and !commands alone, runs in the notebook."
+_HERE = (
+    "a cell that starts with %%local, one of magics and !commands alone, and one that reads a run or a "
+    "session by its name run in the notebook."
+)
 # Magics that run the cell's own Python. All others are the notebook's affair.
 _PYTHON_MAGICS = frozenset("capture lprun memit mprun prun run time timeit".split())
 
@@ -84,7 +88,7 @@ class Auto:
         if session_named(options.name) is None:
             raise SessionError(
                 f"%distributed auto on: no session {options.name!r} is up. Start its ranks first: "
-                f"%distributed start{'' if options.name == Options().name else f' --name {options.name}'}"
+                f"%distributed start{name_flag(options.name)}"
             )
         self._options = options
 
@@ -97,7 +101,7 @@ class Auto:
     def visit(self, tree: ast.Module) -> ast.Module:
         """What IPython runs of a cell. (As a transformer of IPython's: magics ask it of their text too.)"""
         cell, self._coming = self._coming, None
-        if cell is None or _is_local(cell) or _runs_here(tree):
+        if cell is None or _is_local(cell) or _runs_here(tree) or self._asks_notebook(cell, tree):
             return tree
         self._next = cell
         call = ast.parse(_CALL)
@@ -105,6 +109,15 @@ class Auto:
             if hasattr(node, "lineno"):
                 ast.copy_location(node, tree.body[0])
         return call
+
+    def _asks_notebook(self, cell: str, tree: ast.Module) -> bool:
+        """Whether a cell reads what lives in the notebook alone: a run in the background, a session."""
+        own = {name for name, value in self._shell.user_ns.items() if is_notebooks_own(value)}
+        if not own:
+            return False
+        parsed = parse_cell(cell, self._shell.transform_cell)
+        in_magics = any(_magic_of(statement) in _PYTHON_MAGICS for statement in tree.body)
+        return not own.isdisjoint(parsed.reads - parsed.binds if in_magics else parsed.needs)
 
     def run_next(self) -> Any:
         """Run the cell that IPython has parsed on the ranks.

@@ -44,6 +44,8 @@ class Cell:
         source: as written.
         code: after IPython's transform: pure Python.
         reads: global names that its code may read, those of builtins and the words of magics included.
+        needs: those of them that its code finds as the notebook has them: not what it has bound before, nor
+            words of magics.
         binds: global names that it binds by itself, at the top level or by ``global`` in a function.
         deletes: global names that it may unbind: ``del x``, and the ``x`` of ``except ... as x``.
         star_import: whether it holds ``from ... import *``.
@@ -54,6 +56,7 @@ class Cell:
     source: str
     code: str
     reads: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset()
     binds: frozenset[str] = frozenset()
     deletes: frozenset[str] = frozenset()
     star_import: bool = False
@@ -85,6 +88,7 @@ def parse_cell(source: str, transform: Callable[[str], str] | None = None) -> Ce
         source=source,
         code=code,
         reads=frozenset(names.reads - _MADE_BY_COMPILER).union(_names_in_magics(tree)),
+        needs=frozenset(names.at_once | (names.reads - names.binds)),
         binds=frozenset(names.binds - _MADE_BY_COMPILER),
         deletes=frozenset(names.deletes),
         star_import=any(
@@ -143,6 +147,7 @@ class _Names:
     """Global names that code objects mention."""
 
     reads: set[str] = field(default_factory=set)
+    at_once: set[str] = field(default_factory=set)  # by a statement, before any has bound them
     binds: set[str] = field(default_factory=set)
     deletes: set[str] = field(default_factory=set)
 
@@ -157,6 +162,8 @@ class _Names:
             straight = straight and instruction.opcode not in _JUMPS
             if operation in _LOADS and name not in own:
                 self.reads.add(name)
+                if is_module and name not in self.binds:
+                    self.at_once.add(name)
             elif operation == "STORE_GLOBAL" or (operation == "STORE_NAME" and is_module):
                 self.binds.add(name)
             elif operation == "DELETE_GLOBAL" or (operation == "DELETE_NAME" and is_module):

@@ -176,5 +176,8 @@ def _available_backends() -> tuple[str, ...]:
 
 
 def did_you_mean(word: object, candidates: Iterable[str], form: str = "{}") -> str:
-    matches = difflib.get_close_matches(str(word), candidates, n=1, cutoff=0.7)  # "gpu" is no "cpu"
+    candidates = list(candidates)
+    matches = [name for name in candidates if name.startswith(str(word))]  # it is cut short
+    if len(matches) != 1 or len(str(word)) < 3:
+        matches = difflib.get_close_matches(str(word), candidates, n=1, cutoff=0.7)  # "gpu" is no "cpu"
     return f" (did you mean {form.format(matches[0])}?)" if matches else ""

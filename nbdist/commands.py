@@ -11,12 +11,13 @@ from nbdist.auto import auto
 from nbdist.checks import did_you_mean
 from nbdist.errors import OptionError, SessionError
 from nbdist.help import commands_text
-from nbdist.options import ALL_OPTIONS, OF_ONE_CELL, PLAIN, Options, given, parse_words, split_line
+from nbdist.options import ALL_OPTIONS, OF_ONE_CELL, PLAIN, given, name_flag, parse_words, split_line
 from nbdist.options import complete as complete_options
 from nbdist.session import (
     Run,
     Session,
     debug,
+    ended_runs,
     held_back,
     live_runs,
     live_sessions,
@@ -68,6 +69,20 @@ def run_command(line: str) -> None:
     COMMANDS[command].run(words)
 
 
+def check_no_command(words: Sequence[str]) -> None:
+    """Refuse a command behind the magic that runs a cell.
+
+    Raises:
+        OptionError: the words begin with one.
+    """
+    if words and words[0] in COMMANDS:
+        line = " ".join(words)
+        raise OptionError(
+            f"%%distributed {line}: a command is written with one percent sign, %distributed {line}. "
+            "%%distributed runs the cell below it on ranks; options alone may follow it."
+        )
+
+
 def _wrong(command: str, words: Sequence[str]) -> OptionError:
     allowed = f"%distributed {command} {COMMANDS[command].usage}".rstrip()
     return OptionError(f"%distributed {' '.join([command, *words])}: not understood. Allowed: {allowed}.")
@@ -111,16 +126,29 @@ def _named(name: str | None) -> Session | Run:
     return runs[name] if name in runs and name not in sessions else _session(name)
 
 
+def _ended_run(name: str | None) -> tuple[str, Run] | None:
+    """The run in the background of that name, if it has ended and nothing else has the name; without one the
+    last that has ended, if nothing is up."""
+    up, ended = {**live_runs(), **live_sessions()}, ended_runs()
+    if name is None:
+        return list(ended.items())[-1] if ended and not up else None
+    return (name, ended[name]) if name in ended and name not in up else None
+
+
+def _outcome(name: str, run: Run) -> str:
+    ranks = f"{run.world_size} rank{'s' if run.world_size > 1 else ''}"
+    return f"background run {name}: {ranks}, {run.status}"
+
+
 def _start(words: Sequence[str]) -> None:
     options = parse_words(words, defaults.current())
+    former = session_named(options.name)
+    if former is not None and former.deaths and given(words).keys() <= {"name"}:
+        options = former.options  # as it was
     session = Session.of(options)
     session.start()
-    own = _own(options)
+    own = name_flag(options.name)
     print(f"{session}: %%distributed{own} runs a cell there, %distributed stop{own} ends it.")
-
-
-def _own(options: Options) -> str:
-    return "" if options.name == PLAIN.name else f" {_NAME} {options.name}"
 
 
 def _stop(words: Sequence[str]) -> None:
@@ -130,6 +158,9 @@ def _stop(words: Sequence[str]) -> None:
     if every:
         ended: dict[str, Session | Run] = {**runs, **sessions}
     elif name is not None:
+        if (over := _ended_run(name)) is not None:
+            print(f"{_outcome(*over)}: nothing of it is up.")
+            return
         ended = {name: _named(name)}
     else:
         ended = {PLAIN.name: sessions[PLAIN.name]} if PLAIN.name in sessions else {}
@@ -149,7 +180,7 @@ def _stop(words: Sequence[str]) -> None:
 def _tell_what_is_left(*, nothing: bool) -> None:
     """After a stop that named nothing."""
     for session in live_sessions().values():
-        print(f"{session}: %distributed stop{_own(session.options)} ends it.")
+        print(f"{session}: %distributed stop{name_flag(session.options.name)} ends it.")
     for name in live_runs():
         print(f"background run {name}: %distributed stop {_NAME} {name} ends it and drops what it has done.")
     if nothing and not live_sessions() and not live_runs():
@@ -158,6 +189,9 @@ def _tell_what_is_left(*, nothing: bool) -> None:
 
 def _status(words: Sequence[str]) -> None:
     name = _name_in("status", words)
+    if name is not None and (over := _ended_run(name)) is not None:
+        print(f"{_outcome(*over)}. %distributed logs{name_flag(name)} shows what its ranks printed.")
+        return
     up: list[Session | Run] = (
         [*live_sessions().values(), *live_runs().values()] if name is None else [_named(name)]
     )
@@ -179,11 +213,16 @@ def _show(value: Any) -> None:
 
 def _logs(words: Sequence[str]) -> None:
     rank, others = _rank_in("logs", words)
-    whose = _named(_name_in("logs", others))
+    name = _name_in("logs", others)
+    over = _ended_run(name)
+    if over is not None and name is None:  # nobody has said whose
+        print(_outcome(*over))
+    whose = over[1] if over is not None else _named(name)
     if rank is not None:
         print(whose.logs(rank, _LOG_LINES_OF_ONE), end="")
         return
-    for one in range(len(_overview(whose).ranks)):
+    world_size = whose.world_size if isinstance(whose, Run) else len(_overview(whose).ranks)
+    for one in range(world_size):
         print(f"rank {one}:\n{whose.logs(one, _LOG_LINES)}", end="")
 
 
@@ -313,7 +352,8 @@ def complete(line: str) -> list[str]:
 def _names_after(words: Sequence[str]) -> Iterable[str]:
     """Names that may stand behind ``--name``."""
     knows_runs = words[:1] in (["stop"], ["status"], ["logs"])
-    return {**live_sessions(), **(live_runs() if knows_runs else {})}
+    ended = ended_runs() if words[:1] == ["logs"] else {}
+    return {**ended, **live_sessions(), **(live_runs() if knows_runs else {})}
 
 
 def _offered(command: str) -> Iterable[str]:

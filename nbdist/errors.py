@@ -5,7 +5,7 @@
      │   └─ NotCallableError (TypeError)     what was to be called is no function
      ├─ LaunchError (also RuntimeError)     the ranks could not be started; nothing ran
      │   └─ CellSyntaxError                 the cell is no Python
-     ├─ SessionError (also RuntimeError)    a session was used after it ended, or from a wrong thread
+     ├─ SessionError (also RuntimeError)    a session was used after its end, from a wrong thread or rank
      ├─ ChannelError (also ConnectionError) talk between kernel and rank
      │   ├─ ChannelClosed                   this side closed it
      │   ├─ ChannelEnded                    the other side ended, between two messages
@@ -67,7 +67,7 @@ class CellSyntaxError(LaunchError):
 
 
 class SessionError(NbdistError, RuntimeError):
-    """A session was used after its end, or from a thread that may not use it."""
+    """A session was used after its end, or from a thread or a rank that may not use it."""
 
 
 class RunStopped(NbdistError, RuntimeError):

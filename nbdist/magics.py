@@ -17,16 +17,19 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from nbdist import defaults
 from nbdist.auto import auto
 from nbdist.cell import parse_cell
-from nbdist.commands import complete, overview_of_commands, run_command
+from nbdist.commands import check_no_command, complete, overview_of_commands, run_command
 from nbdist.errors import NbdistError, RunInterrupted, SessionError, plainly_interrupted
 from nbdist.forksafety import ENVIRONMENT, can_fork, this_process
 from nbdist.help import help_text
 from nbdist.lookup import lookup
 from nbdist.options import given, split_line
+from nbdist.role import only_notebook, rank_here
 from nbdist.session import (
     anything_held,
     debug,
     held_back,
+    live_runs,
+    live_sessions,
     release,
     run_cell,
     shut_down,
@@ -72,7 +75,9 @@ class DistributedMagics(Magics):
         if _HELP & set(line.split()):
             print(help_text())
             return None
-        values = given(split_line(line))
+        words = split_line(line)
+        check_no_command(words)
+        values = given(words)
         if shell.call_pdb and is_watched(shell) and "background" not in values:  # %pdb on
             values["hold"] = True
         first_line = f"%%distributed {line}".rstrip()
@@ -213,7 +218,9 @@ class _Watch:
 
 
 def load(shell: InteractiveShell) -> None:
-    """What ``%load_ext nbdist`` does."""
+    """What ``%load_ext nbdist`` does. In a rank nothing: it has what it needs."""
+    if rank_here() is not None:
+        return
     kernel: Any = shell
     for name, value in ENVIRONMENT.items():
         if name not in os.environ:
@@ -241,7 +248,12 @@ def load(shell: InteractiveShell) -> None:
 
 
 def unload(shell: InteractiveShell) -> None:
-    """What ``%unload_ext nbdist`` does: take all back."""
+    """What ``%unload_ext nbdist`` does: take all back.
+
+    Raises:
+        SessionError: this is a rank.
+    """
+    only_notebook("%unload_ext nbdist, or %reload_ext,")
     # IPython would take an extension that raises for one that is loaded.
     with contextlib.suppress(KeyboardInterrupt), held_back():
         _take_back(shell)
@@ -256,11 +268,16 @@ def _take_back(shell: InteractiveShell) -> None:
         kernel.events.unregister("pre_run_cell", watch.before)
         kernel.events.unregister("post_run_cell", watch.after)
         kernel.ast_transformers.remove(watch)
+    ended = [f"session {name}" for name in live_sessions()]
+    ended += [f"background run {name}" for name in live_runs()]
     stop_runs()
     defaults.reset()
     stop_sessions()
     shut_down()
-    release()
+    if release():
+        ended.append("the ranks that were kept after a failure")
+    if ended:
+        print(f"nbdist: ended, as the extension is unloaded: {', '.join(ended)}.")
     close_pages()
     auto.unload()
     if _lone_help in shell.input_transformers_cleanup:

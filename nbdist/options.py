@@ -7,6 +7,7 @@ a check.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -206,7 +207,7 @@ def given(words: Sequence[str]) -> dict[str, Any]:
         flag, text = _split_flag(word)
         opt = _BY_FLAG.get(flag, _BY_UNDO.get(flag))
         if opt is None:
-            raise _unknown_word(word)
+            raise _unknown_word(word, is_first=not values)
         if opt.is_switch and text is not None:
             raise OptionError(f"{word}: {flag} takes no value. Write {flag} alone. {NEXT_STEP}")
         if opt.is_switch:
@@ -230,6 +231,11 @@ def spelled(values: Mapping[str, Any]) -> str:
         '--devices 0,2 --hold'
     """
     return " ".join(_spelled_one(_BY_NAME[name], value) for name, value in values.items())
+
+
+def name_flag(name: str) -> str:
+    """What names a session in a command: `` --name eval``; nothing for the one without a name of its own."""
+    return "" if name == PLAIN.name else f" {spelled({'name': name})}"
 
 
 def _spelled_one(opt: Option, value: object) -> str:
@@ -334,9 +340,13 @@ def _is_flag(word: str) -> bool:
     return flag in _BY_FLAG or flag in _BY_UNDO
 
 
-def _unknown_word(word: str) -> OptionError:
+def _unknown_word(word: str, *, is_first: bool) -> OptionError:
+    if word.startswith("#"):
+        return OptionError(f"{word}: a comment stands below this line, in the cell. {NEXT_STEP}")
     bare = word.partition("=")[0].lstrip("-–—")  # dashes copied from a web page included
     guess = checks.did_you_mean(f"--{bare}", _BY_FLAG)
+    if re.fullmatch(r"auto|[0-9]+(,[0-9]*)*", word) and is_first:
+        guess = f" (did you mean --devices {word}?)"
     reason = "no such option" if word.startswith("-") else "belongs to no option"
     given = word or "''"
     advice = (

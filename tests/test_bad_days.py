@@ -138,7 +138,7 @@ def test_a_session_whose_rank_was_killed_says_which(kernel: NotebookKernel) -> N
         """
     )
     pids = kernel.value("pids")
-    died = f"rank 1 of this session has died (rank 1: its process (pid {pids[1]}) was ended by SIGKILL)"
+    died = f"rank 1 of this session has died: its process (pid {pids[1]}) was ended by SIGKILL"
     assert run.error is not None
     assert run.error.ename == "SessionError"
     assert run.error.evalue.startswith(died)

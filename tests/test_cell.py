@@ -424,3 +424,21 @@ def test_names_read_by(function: Any, expected: set[str]) -> None:
 )
 def test_unknown_outputs(source: str, names: list[str], unknown: tuple[str, ...]) -> None:
     assert unknown_outputs(parse_cell(source), names, notebook()) == unknown
+
+
+@pytest.mark.parametrize(
+    ("code", "needs"),
+    [
+        ("train.stop()", {"train"}),
+        ("train = 1\ntrain", set()),
+        ("train = train.wait()", {"train"}),
+        ("for train in [1]:\n    train", set()),
+        ("train += 1", {"train"}),
+        ("def stop():\n    train.stop()", {"train"}),
+        ("def main():\n    train()\ndef train(): ...\nmain()", set()),
+        ("[train for _ in 'ab']", {"train"}),
+        ("get_ipython().system('python train.py')", {"get_ipython"}),
+    ],
+)
+def test_what_a_cell_needs_is_what_it_reads_before_it_binds_it(code: str, needs: set[str]) -> None:
+    assert parse_cell(code).needs == needs

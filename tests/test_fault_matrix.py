@@ -104,7 +104,9 @@ def check_that_it_goes_on(kernel: NotebookKernel, form: str, *, dies: bool) -> N
         return
     assert run.error is not None, run.describe()
     assert run.error.ename == "SessionError"
-    assert re.search(r"rank 1 of this session has died .*%distributed start begins anew", run.error.evalue)
+    name = "" if form == "live cell" else " --name python-1"
+    anew = rf"rank 1 of this session has died: .*%distributed start{name} begins anew"
+    assert re.search(anew, run.error.evalue)
 
 
 def end(kernel: NotebookKernel, form: str) -> None:

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "nbdist"
 
 ROWS = (
     {"errors", "checks", "looks", "figures", "audience"},
-    {"options", "messages", "forksafety", "shell", "nvml"},
+    {"options", "messages", "forksafety", "shell", "nvml", "role"},
     {"cell", "channel", "help", "defaults", "devices"},
     {"values", "state", "metrics"},
     {"training", "views", "digits"},

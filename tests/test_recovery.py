@@ -360,7 +360,7 @@ def test_a_rank_that_does_not_come_out_of_its_work(live: NotebookKernel) -> None
     run.finish(10)
     assert run.error is not None
     assert run.error.ename == "KeyboardInterrupt"
-    told = r"rank 1 of this session has died \(rank 1: it did not come out of its work; .* SIGKILL"
+    told = r"rank 1 of this session has died: it did not come out of its work; .* SIGKILL"
     assert re.search(told, run.stderr)
     title = live.run("%distributed status").check().displays[0]["text/plain"].splitlines()[0]
     assert title.startswith("session main: 2 of 3 ranks on the CPU are up (")

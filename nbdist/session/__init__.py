@@ -8,6 +8,7 @@ if sys.platform == "win32":
         Session,
         anything_held,
         debug,
+        ended_runs,
         held_back,
         launch,
         live_runs,
@@ -23,7 +24,7 @@ if sys.platform == "win32":
         where_ranks_stand,
     )
 else:
-    from nbdist.session.background import Run, live_runs, stop_runs
+    from nbdist.session.background import Run, ended_runs, live_runs, stop_runs
     from nbdist.session.calls import launch
     from nbdist.session.cells import run_cell
     from nbdist.session.giving_back import held_back
@@ -43,6 +44,7 @@ __all__ = [
     "Session",
     "anything_held",
     "debug",
+    "ended_runs",
     "held_back",
     "launch",
     "live_runs",

@@ -11,16 +11,19 @@ import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from nbdist.errors import OptionError, RankFailedError, RunInterrupted, RunStopped, SessionError
 from nbdist.options import Options
+from nbdist.role import NotebooksOwn, only_notebook, rank_here
 from nbdist.session.between import BetweenCells
 from nbdist.session.ending import RichValue, failure_in, raise_failure, report
 from nbdist.session.giving_back import held_back
 from nbdist.session.logs import tail
+from nbdist.session.naming import check_name
 from nbdist.session.once import OneShot
 from nbdist.session.opening import note_needed
 from nbdist.session.overview import status_of
@@ -35,16 +38,24 @@ from nbdist.views.dashboard.live import Source
 from nbdist.views.dashboard.picture import RunWord
 from nbdist.views.overview import SessionStatus
 from nbdist.views.panel import Panel, panel_for
-from nbdist.views.screen import is_watched
+from nbdist.views.screen import Screen, is_watched
 from nbdist.worker.work import Work
 
 _runs: dict[str, Run] = {}
 """All that hold ranks by name, the oldest first; one that was given no name has a number."""
 
+_ended: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()
+"""Those that have ended and that somebody still has, by name."""
+
 
 def live_runs() -> dict[str, Run]:
-    """Those of this process whose ranks are up, by name."""
-    return {name: run for name, run in _runs.items() if run._is_here}
+    """Those of this process whose ranks are up, by name. A rank has none: it inherits the notebook's."""
+    return {name: run for name, run in _runs.items() if run._is_here} if rank_here() is None else {}
+
+
+def ended_runs() -> dict[str, Run]:
+    """Those that have ended, by name, as far as somebody still has them; the last one last."""
+    return dict(_ended) if rank_here() is None else {}
 
 
 class LogText(str):
@@ -56,7 +67,7 @@ class LogText(str):
         return str(self)
 
 
-class Run:
+class Run(NotebooksOwn):
     """Ranks at work in the background: of ``%%distributed --background`` or ``launch(background=True)``.
 
     What rank 0 changed is written into the notebook when the run is waited for; else as soon as it has ended
@@ -70,6 +81,8 @@ class Run:
         >>> run.wait()
         0.93
     """
+
+    what = "a run in the background"
 
     def __init__(
         self,
@@ -121,6 +134,7 @@ class Run:
 
         One word, without parentheses; the table that `Session.status` gives is `overview` here.
         """
+        only_notebook(f"{self._label}.status")
         if self._status or not self._settled.is_set():
             return self._status or "running"
         one, state = self._one, self._state
@@ -145,6 +159,7 @@ class Run:
             SessionError: this is not the main thread, which alone writes into the notebook, or not the
                 process that has begun the run but one that was forked from it.
         """
+        only_notebook(f"{self._label}.wait()")
         if not self._is_here:
             raise SessionError(OF_ANOTHER_PROCESS)
         if threading.current_thread() is not threading.main_thread():
@@ -171,6 +186,7 @@ class Run:
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the ranks, as the stop button does for a cell that is waited for: what
         rank 0 had changed comes back. A second time: end them at once."""
+        only_notebook(f"{self._label}.interrupt()")
         one = self._one
         if one is not None and self._is_here and not self._settled.is_set():
             one.ranks.interrupts.press()
@@ -178,6 +194,7 @@ class Run:
     def stop(self) -> None:
         """End the ranks at once and drop what they have done, as far as it is not in the notebook. In a
         process that was forked from theirs there is nothing to end."""
+        only_notebook(f"{self._label}.stop()")
         one = self._one
         if one is None or not self._is_here:
             return
@@ -196,12 +213,18 @@ class Run:
         """False in a process that was forked from the one that has begun the run."""
         return self._owner.is_here
 
+    @property
+    def world_size(self) -> int:
+        """How many ranks it has, or had."""
+        return self._world_size
+
     def overview(self) -> SessionStatus:
         """What its ranks do now, as a table.
 
         Raises:
             SessionError: it has ended.
         """
+        only_notebook(f"{self._label}.overview()")
         one = self._one
         if one is None:
             raise SessionError(f"{self._label}: this run has ended ({self.status}).")
@@ -218,6 +241,7 @@ class Run:
         Raises:
             OptionError: there is no such rank.
         """
+        only_notebook(f"{self._label}.logs()")
         if rank not in range(self._world_size):
             raise OptionError(f"logs({rank!r}): no such rank. Allowed: 0 to {self._world_size - 1}.")
         if lines is None:
@@ -233,6 +257,7 @@ class Run:
         Example:
             >>> run.history.plot(x="step", y="loss")
         """
+        only_notebook(f"{self._label}.history")
         return self._metrics.history()
 
     def export(self, path: str | os.PathLike[str]) -> None:
@@ -246,6 +271,7 @@ class Run:
         Example:
             >>> run.export("run.json")
         """
+        only_notebook(f"{self._label}.export()")
         write_record(
             path,
             title=self._name or "background run",
@@ -259,10 +285,12 @@ class Run:
 
     def __repr__(self) -> str:
         name = f" {self._name}" if self._name else ""
+        if rank_here() is not None:
+            return f"<nbdist.Run{name}, which lives in the notebook>"
         return f"<nbdist.Run{name} on {_ranks(self._world_size)}: {self.status}>"
 
     def _ipython_display_(self) -> None:
-        if not self._panel.show_here():
+        if rank_here() is not None or not self._panel.show_here():
             raise NotImplementedError  # IPython shows the text then
 
     # How it goes
@@ -365,6 +393,8 @@ class Run:
         self._between.close()
         self._panel.close(status)
         del _runs[self._label]
+        _ended.pop(self._label, None)
+        _ended[self._label] = self
         if not _runs:
             atexit.unregister(stop_runs)
 
@@ -395,6 +425,8 @@ def begin(
             f"another name, or end that one first: {name}.wait() waits for it, "
             f"%distributed stop --name {name} ends it."
         )
+    if name and (told := check_name(name, work, namespace_of(shell))):
+        Screen(shell).note(told)
     # A batch run takes the notebook as a program: what comes after this cell may need what it does.
     waits = shell is not None and not is_watched(shell)
     panel = panel_for(shell, waits=waits, dashboard=options.dashboard)

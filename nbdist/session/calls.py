@@ -8,6 +8,7 @@ from typing import Any
 from nbdist import defaults
 from nbdist.errors import OptionError
 from nbdist.options import check_callable, from_keywords
+from nbdist.role import only_notebook
 from nbdist.session.background import begin
 from nbdist.session.once import run_once
 from nbdist.shell import current_shell
@@ -33,10 +34,12 @@ def launch(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
         OptionError: a wrong option, or no function (also a TypeError); nothing was started.
         LaunchError: the ranks could not be started.
         RankFailedError: the function failed on a rank.
+        SessionError: this is a rank.
 
     Example:
         >>> nbdist.launch(train, model, devices=2)
     """
+    only_notebook("nbdist.launch()")
     check_callable("launch", function)
     work, shell = CallWork(function, args), current_shell()
     asked = from_keywords(defaults.under(options), **options)

@@ -10,10 +10,12 @@ from typing import Any
 from nbdist.cell import Cell, dotted_imports, unknown_outputs
 from nbdist.errors import OptionError
 from nbdist.options import Options
+from nbdist.role import check_needs
 from nbdist.session.background import begin
 from nbdist.session.once import run_once
-from nbdist.session.sessions import no_such_session, session_named
+from nbdist.session.sessions import no_such_session, others_up, session_named
 from nbdist.values.foreign import call_foreign
+from nbdist.views.screen import Screen
 from nbdist.worker.work import CellWork
 
 
@@ -28,7 +30,7 @@ def run_cell(shell: Any, cell: Cell, first_line: str, options: Options, given: C
         The last expression's value, or None where the cell shows none. In the background: a `Run`.
 
     Raises:
-        OptionError, CellSyntaxError: before anything starts.
+        OptionError, SessionError, CellSyntaxError: before anything starts.
         RankFailedError: the cell failed; rank 0's changes are in the notebook all the same.
         KeyboardInterrupt: the run was interrupted.
     """
@@ -46,6 +48,8 @@ def run_cell(shell: Any, cell: Cell, first_line: str, options: Options, given: C
                 "Allowed: names of the notebook and names that the cell binds. "
                 "Correct the name, or leave it out."
             )
+    of_ranks = {info.name for info in live.names_bound} if live is not None else set()
+    check_needs(cell.needs - of_ranks, shell.user_ns)
     # Before the fork: once here instead of once in each rank.
     from nbdist.worker.notebook import know_cell
 
@@ -53,6 +57,8 @@ def run_cell(shell: Any, cell: Cell, first_line: str, options: Options, given: C
     know_cell(shell, work.text)
     if options.background is not None:
         return begin(work, options, shell, show_result=cell.has_result, then=partial(_import_here, cell))
+    if live is None and (hint := others_up()):
+        Screen(shell).note(hint)
     run = partial(run_once, shell=shell, show_result=True) if live is None else live.run_work
     result = run(work, options)
     _import_here(cell)

@@ -54,6 +54,7 @@ class Session:
     names: Collection[str] = ()
     names_bound: tuple[NameInfo, ...] = ()
     options: Options
+    deaths: Mapping[int, Any] = {}
 
     def __init__(self, **options: Any):
         raise _refusal(from_keywords(defaults.current(), **options))
@@ -99,6 +100,9 @@ class Session:
 class Run:
     """None is begun here."""
 
+    status = "failed"
+    world_size = 0
+
     def __init__(self) -> None:
         raise LaunchError("On Windows no ranks can be started.")
 
@@ -120,6 +124,11 @@ class Run:
 
 def live_runs() -> dict[str, Run]:
     """None is up."""
+    return {}
+
+
+def ended_runs() -> dict[str, Run]:
+    """None was begun."""
     return {}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nbdist.devices import resolve, this_machine
 from nbdist.errors import OptionError, ranks_phrase
-from nbdist.options import PLAIN, Options, spelled
+from nbdist.options import Options, name_flag, spelled
 from nbdist.session.ranks import Ranks
 
 _OF_START = ("devices", "accelerator", "backend", "start_method", "seed", "timeout", "strategy", "init")
@@ -53,7 +53,7 @@ def _fits(name: str, session: Options, ranks: Ranks, cell: Options) -> bool:
 
 def _misfit(name: str, session: Options, ranks: Ranks, cell: Options) -> OptionError:
     told = spelled({name: getattr(cell, name)})
-    own = "" if session.name == PLAIN.name else f" --name {session.name}"
+    own = name_flag(session.name)
     return OptionError(
         f"{told}: {described(session.name, ranks)}, and this is settled when a session starts. "
         f"Leave it out to run the cell there, or end that one first (%distributed stop{own}), or start "

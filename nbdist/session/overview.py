@@ -9,6 +9,7 @@ from nbdist.looks import NameInfo
 from nbdist.session.fitting import devices_of
 from nbdist.session.ranks import Ranks, running
 from nbdist.session.standing import where_they_stand
+from nbdist.session.telling import of_dead
 from nbdist.views.doing import in_the_session
 from nbdist.views.overview import RankStatus, SessionStatus
 
@@ -49,6 +50,8 @@ def status_of(name: str, what: str, ranks: Ranks, names: tuple[NameInfo, ...] | 
             )
         )
     title = f"{what} ({ranks.assignments[0].backend}, started by {ranks.start_method})"
+    if ranks.state.deaths:
+        title += f"; {of_dead(ranks.state.deaths, ranks.ended)}"
     return SessionStatus(name=name, title=title, ranks=tuple(rows), names=names)
 
 

@@ -15,7 +15,8 @@ from nbdist import defaults
 from nbdist.cell import parse_cell
 from nbdist.errors import Failure, RunInterrupted, SessionError
 from nbdist.looks import NameInfo
-from nbdist.options import Options, check_callable, check_lasting, from_keywords
+from nbdist.options import Options, check_callable, check_lasting, from_keywords, name_flag
+from nbdist.role import NotebooksOwn, check_needs, only_notebook
 from nbdist.session import asking, telling
 from nbdist.session.ending import RichValue, check_interrupt, raise_failure, report
 from nbdist.session.fitting import described, options_in
@@ -44,7 +45,7 @@ from nbdist.worker.work import CallWork, CellWork, NoWork, Wanted, Work, bind_na
 _MAX_RETURN_BYTES = 1 << 20
 
 
-class Session:
+class Session(NotebooksOwn):
     """Ranks that stay: their names live on from one piece of work to the next.
 
     Args:
@@ -58,6 +59,8 @@ class Session:
         [4711, 4712]
     """
 
+    what = "a session"
+
     def __init__(self, **options: Any):
         self._begin(from_keywords(replace(defaults.current(), name=free_name()), **options))
 
@@ -69,6 +72,7 @@ class Session:
         return session
 
     def _begin(self, options: Options) -> None:
+        only_notebook("nbdist.Session()")
         check_lasting(options, "a session")
         self._options = options
         self._shell = current_shell()
@@ -96,12 +100,14 @@ class Session:
     @property
     def running(self) -> bool:
         """Whether its ranks are up."""
+        only_notebook("Session.running")
         return self._own is not None
 
     def __str__(self) -> str:
         if self._own is None:
             return f"session {self._options.name}: not up"
-        return described(self._options.name, self._own)
+        what = described(self._options.name, self._own)
+        return f"{what}; {telling.of_dead(self.deaths, self._own.ended)}" if self.deaths else what
 
     def status(self) -> SessionStatus:
         """What is known of the ranks now: nobody waits for one that is busy. (A `Run`'s is no method.)
@@ -114,7 +120,7 @@ class Session:
             'idle'
         """
         ranks = self._up()
-        return status_of(self._options.name, str(self), ranks, ranks.names)
+        return status_of(self._options.name, described(self._options.name, ranks), ranks, ranks.names)
 
     def logs(self, rank: int, lines: int = 200) -> str:
         """The last lines of all that a rank has printed since the session began.
@@ -165,6 +171,7 @@ class Session:
             SessionError: it runs already, or another one of its name does.
             LaunchError, RankFailedError: the ranks do not come up; none is left.
         """
+        only_notebook("Session.start()")
         load_torch()
         release()
         if self._own is not None and not self.deaths:
@@ -261,6 +268,7 @@ class Session:
         if self._shell is None:
             raise SessionError("run_cell: no IPython is running here. Call run() with a function instead.")
         cell = parse_cell(text, self._shell.transform_cell)
+        check_needs(cell.needs - {info.name for info in self.names_bound}, self._shell.user_ns)
         work = CellWork(cell, "run_cell", number=self._shell.displayhook.prompt_count)
         result = self.run_work(work, self._options)
         return result if cell.has_result else None
@@ -418,6 +426,7 @@ class Session:
     def stop(self) -> None:
         """End the ranks, whatever they do, also for another thread. A session that has ended stays so, and in
         a process that was forked from its own there is nothing to end."""
+        only_notebook("Session.stop()")
         with held_back():
             ranks = self._own
             if ranks is not None:
@@ -439,6 +448,7 @@ class Session:
 
     def _up(self) -> Ranks:
         """Its ranks, whatever state they are in."""
+        only_notebook("a session")
         ranks = self._own
         if ranks is None and self._ranks is not None:
             raise SessionError(telling.OF_ANOTHER_PROCESS)
@@ -461,7 +471,7 @@ class Session:
         return ranks
 
     def _after_death(self) -> str:
-        return telling.of_deaths(self.deaths, self._up().ended)
+        return telling.of_deaths(self.deaths, self._up().ended, name_flag(self._options.name))
 
     def _raise_if_failed(self, ranks: Ranks, state: RunState) -> None:
         """Raise what a work ended with. The ranks meet anew before the next one."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from nbdist import defaults
 from nbdist.errors import Failure, SessionError
-from nbdist.options import PLAIN
+from nbdist.options import PLAIN, name_flag
+from nbdist.role import rank_here
 from nbdist.session.giving_back import held_back
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _NAME_ERROR = re.compile(r"name '(\w+)' is not defined")
 _sessions: dict[str, Session] = {}
 """Those that are up here, and in a process that was forked those of its parent."""
+_told: set[str] = set()
+"""Of these, those that `others_up` has named."""
 
 
 def free_name() -> str:
@@ -39,10 +42,9 @@ def make_room(name: str) -> None:
     if former is None:
         return
     if not former.deaths:
-        own = "" if name == PLAIN.name else f" --name {name}"
         raise SessionError(
-            f"{former} already. End it first (%distributed stop{own}), or start another one beside it: "
-            "%distributed start --name other."
+            f"{former} already. End it first (%distributed stop{name_flag(name)}), or start another one "
+            "beside it: %distributed start --name other."
         )
     former.stop()
 
@@ -55,6 +57,7 @@ def enter(name: str, session: Session) -> None:
 def leave(name: str) -> None:
     """A session has ended."""
     _sessions.pop(name, None)
+    _told.discard(name)
 
 
 def session_named(name: str) -> Session | None:
@@ -63,7 +66,9 @@ def session_named(name: str) -> Session | None:
 
 
 def live_sessions() -> dict[str, Session]:
-    """Those that are up, by name."""
+    """Those that are up, by name. A rank has none: what it inherits is the notebook's."""
+    if rank_here() is not None:
+        return {}
     return {name: session for name, session in _sessions.items() if session.running}
 
 
@@ -71,7 +76,7 @@ def no_such_session(name: str) -> SessionError:
     """What is raised where somebody asks for a session that is not up."""
     others = ", ".join(live_sessions())
     up = f"Up is: {others} (%distributed status)." if others else "None is up."
-    start = "%distributed start" if name == PLAIN.name else f"%distributed start --name {name}"
+    start = f"%distributed start{name_flag(name)}"
     return SessionError(f"There is no session {name!r}. {up} Start its ranks first: {start}.")
 
 
@@ -85,6 +90,20 @@ def notes_on(failures: Iterable[Failure]) -> list[str]:
         for info in session.names_bound
         if info.name in missing
     ]
+
+
+def others_up() -> str:
+    """For a cell that gets ranks of its own while sessions of other names are up: how it runs there. Once of
+    each session."""
+    names = live_sessions().keys()
+    if names <= _told:
+        return ""
+    _told.update(names)
+    sessions, are = ("sessions", "are") if len(names) > 1 else ("session", "is")
+    return (
+        f"{sessions} {', '.join(names)} {are} up, and this cell runs on ranks of its own: "
+        f"%%distributed --name {next(iter(names))} runs it there."
+    )
 
 
 def stop_sessions() -> None:

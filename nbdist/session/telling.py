@@ -33,15 +33,26 @@ def of_kept(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str
         yield f"on the ranks only: {', '.join(new)}; %distributed pull NAME brings it"
 
 
-def of_deaths(deaths: Mapping[int, Failure], ended_by_us: Collection[int]) -> str:
-    """Which ranks have died, and what to do."""
-    how = "; ".join(
-        f"rank {rank}: {'it did not come out of its work; ' if rank in ended_by_us else ''}{death.summary}"
+def of_dead(deaths: Mapping[int, Failure], ended_by_us: Collection[int], *, whose: str = "") -> str:
+    """Which ranks have died, and how: ``rank 1 has died: its process (pid 7) ended with exit code 3``."""
+    how = [
+        f"{'it did not come out of its work; ' if rank in ended_by_us else ''}{death.summary}"
         for rank, death in deaths.items()
-    )
-    have = "have" if len(deaths) > 1 else "has"
+    ]
+    if len(how) == 1:
+        return f"{ranks_phrase([*deaths])}{whose} has died: {how[0]}"
+    told = "; ".join(f"rank {rank}: {one}" for rank, one in zip(deaths, how, strict=True))
+    return f"{ranks_phrase([*deaths])}{whose} have died. {told}"
+
+
+def of_deaths(deaths: Mapping[int, Failure], ended_by_us: Collection[int], own: str) -> str:
+    """Which ranks have died, and what to do.
+
+    Args:
+        own: what names their session in a command, where it needs a name.
+    """
     return (
-        f"{ranks_phrase([*deaths])} of this session {have} died ({how}). The other ranks are kept "
-        "to be looked into (%distributed stacks, pull). %distributed start begins anew (in Python: "
-        "start()), %distributed stop ends the session."
+        f"{of_dead(deaths, ended_by_us, whose=' of this session')}. The other ranks are kept to be looked "
+        f"into (%distributed stacks, pull). %distributed start{own} begins anew, with the same options (in "
+        f"Python: start()), %distributed stop{own} ends the session."
     )

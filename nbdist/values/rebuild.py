@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from nbdist.role import NotebooksOwn, StandIn
 from nbdist.values.kind import attributes_of, set_attributes
 from nbdist.values.library import check_no_address, fill_weak, waiting_in
 
@@ -44,6 +45,11 @@ def set_vars(obj: Any, attributes: dict[str, Any]) -> None:
 def itself(obj: Any) -> Any:
     """For objects that are rebuilt as another."""
     return obj
+
+
+def _reduce_to_stand_in(own: NotebooksOwn) -> Any:
+    """A run or a session where it is not: it says so to all that ask."""
+    return StandIn, (own.what,)
 
 
 # ── Functions ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -351,4 +357,5 @@ _BY_BASE: tuple[tuple[type, Reduce], ...] = (
     (io.BufferedIOBase, _reduce_file),
     (io.FileIO, _reduce_file),
     (_C_DATA, _reduce_c_data),
+    (NotebooksOwn, _reduce_to_stand_in),
 )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import atexit
 import gc
 import io
+import os
+import traceback
 from collections.abc import Collection, Iterable
 from multiprocessing import resource_tracker, util
-from typing import Any
+from typing import Any, NoReturn
 
 from nbdist.values.foreign import call_foreign
+from nbdist.worker.work import Done
 
 _BINARY = io.BufferedWriter.__mro__[1]  # of `io.BufferedIOBase`, without its slow look at each class
 
@@ -32,6 +35,19 @@ def leave(inherited: Iterable[object]) -> None:
         tracker._stop()
     atexit._run_exitfuncs()
     flush_files([*inherited, *gc.get_objects()])
+
+
+def end_child(done: Done) -> NoReturn:
+    """A process that the work forked, and that came out of the work: it is no rank, and ends as a Python
+    process does that nobody catches an exception of."""
+    error = done.error
+    code = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else 1
+    elif error is not None:
+        text = "\n".join(done.traceback) or "".join(traceback.format_exception(error))
+        os.write(2, f"{text}\n".encode(errors="replace"))
+    os._exit(code)
 
 
 def flush_files(objects: Collection[Any]) -> None:

@@ -6,12 +6,11 @@ import builtins
 import multiprocessing
 import os
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from nbdist.cell import READY_MADE_NAMES
 from nbdist.channel import Channel
@@ -29,6 +28,7 @@ from nbdist.messages import (
     Run,
     SendAgain,
 )
+from nbdist.role import become_rank
 from nbdist.shell import current_shell
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.graph import dump_error
@@ -55,7 +55,7 @@ from nbdist.worker.group import Group, environment
 from nbdist.worker.handover import Ended, is_shells, nothing_to_hand_over
 from nbdist.worker.hints import FORMER_GROUP, former_group_in, hint_for, is_consequence
 from nbdist.worker.keeping import Offer
-from nbdist.worker.leaving import leave
+from nbdist.worker.leaving import end_child, leave
 from nbdist.worker.looking import OwnNames, looked
 from nbdist.worker.rebinding import rebind_models
 from nbdist.worker.sources import learn_sources
@@ -100,6 +100,7 @@ class Rank:
 
     def serve(self, work: Work | None) -> None:
         """Do `work` and whatever the kernel sends afterwards, until it says to leave."""
+        become_rank(self._assignment.rank)
         board = interrupts.Board(self._assignment.scratch)
         stopped = partial(board.stopped, self._assignment.rank)
         interrupts.install(self._aim, stopped, background=self._assignment.background)
@@ -216,7 +217,7 @@ class Rank:
             entered = self._attempt(partial(self._enter, group, ranks))
             done = self._attempt(work.run) if entered.error is None else entered
         if not self._outbox.in_owner:
-            _end_child(done)
+            end_child(done)
         self._bars.end_all()
         after = self._left = self._surroundings()
         if done.error is not None:
@@ -368,19 +369,6 @@ class Rank:
             consequence=is_consequence(error) and not done.in_former_group,
             pickled=dump_error(error, self._twins),
         )
-
-
-def _end_child(done: Done) -> NoReturn:
-    """A process that the work forked, and that came out of the work: it is no rank, and ends as a Python
-    process does that nobody catches an exception of."""
-    error = done.error
-    code = 0 if error is None else 1
-    if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else 1
-    elif error is not None:
-        text = "\n".join(done.traceback) or "".join(traceback.format_exception(error))
-        os.write(2, f"{text}\n".encode(errors="replace"))
-    os._exit(code)
 
 
 def _text_of(error: BaseException) -> str:

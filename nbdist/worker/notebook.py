@@ -25,6 +25,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbdist.cell import NO_PYTHON
 from nbdist.errors import CellSyntaxError
 from nbdist.messages import Display, Raised
+from nbdist.role import only_notebook
 from nbdist.worker import interrupts
 from nbdist.worker.bars import Bars
 from nbdist.worker.capture import Outbox
@@ -152,6 +153,9 @@ def take_over(shell: InteractiveShell, outbox: Outbox, bars: Bars, *, has_pager:
     events.trigger = partial(_trigger, events)
     setattr(shell, "ask_exit", partial(outbox.text, "stderr", _NO_EXIT))  # noqa: B010  a front end's own
     shell.set_hook("show_in_pager", page.as_hook(page.display_page if has_pager else _show_nothing), 0)
+    magics: Any = shell.magics_manager
+    for kind, sign in (("line", "%"), ("cell", "%%")):  # whether or not this shell knew them
+        magics.register_function(partial(_refuse, sign), kind, "distributed")
     shell.call_pdb = False  # `%pdb on` is for the notebook's own cells
     warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)  # advice for a terminal
     only_read(shell)
@@ -168,6 +172,11 @@ def _trigger(events: Any, event: str, *args: Any, **kwargs: Any) -> None:
         type(events).trigger(events, event, *args, **kwargs)
     if before_code and interrupts.came():
         raise KeyboardInterrupt
+
+
+def _refuse(sign: str, line: str, _cell: str = "") -> None:
+    """Commands of the notebook's, in a rank."""
+    only_notebook(f"{sign}distributed {line}".rstrip())
 
 
 def _show_nothing(*_: Any, **__: Any) -> None:
