@@ -244,6 +244,15 @@ def test_nothing_of_it_is_imported_before() -> None:
         assert fresh.value(loaded) == []
 
 
+def test_a_loss_that_is_not_finite_is_seen(widgets: NotebookKernel) -> None:
+    code = TRAIN.replace("loss=1 / (step + 1) + rank", "loss=float('nan') if step > 10 else 1.0")
+    run = watched(widgets, code).check()
+    (page,) = pages(run)
+    assert [one["metrics"] for one in page.picture["ranks"].values()] == [{"loss": "nan"}] * 2
+    assert page.picture["charts"]["loss"]["mean"][10:] == [1.0, *["nan"] * 139]
+    assert "loss nan" in re.sub("<[^>]*>", "", assert_stays(run, "cell: finished on 2 ranks"))
+
+
 def test_a_failing_cell_ends_on_its_failure(widgets: NotebookKernel) -> None:
     code = (
         "%%distributed -d 2\nimport time\ntime.sleep(1.5)\nif rank == 1:\n    raise ValueError('bad batch')"

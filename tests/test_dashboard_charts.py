@@ -11,6 +11,7 @@ import pytest
 from dashboard_pictures import a_chart
 from hostile_texts import HOSTILE
 
+from nbdist.metrics import shown
 from nbdist.views.dashboard.charts import PALETTE, alt_text, chart_html, chart_svg
 from nbdist.views.dashboard.picture import ChartPicture
 
@@ -20,7 +21,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def of(values: list[float | None], **more: Any) -> ChartPicture:
     """A chart of one rank."""
-    made = {"x": [float(x) for x in range(len(values))], "mean": values, "low": values, "high": values}
+    listed = [shown(value) if value is not None else None for value in values]
+    made = {"x": [float(x) for x in range(len(values))], "mean": listed, "low": listed, "high": listed}
     return {**made, "lines": {}, "points": len(values), "x_label": "step", **more}  # type: ignore[typeddict-item]
 
 
@@ -86,8 +88,26 @@ def test_any_numbers_can_be_drawn(name: str) -> None:
 
 
 def test_a_chart_without_numbers_says_so() -> None:
-    assert "no values" in texts(drawn(of([None, NAN])))
+    assert "no values" in texts(drawn(of([None, None])))
     assert alt_text("loss", of([])) == "loss: no values"
+
+
+def test_what_is_not_finite_is_told() -> None:
+    diverged = of([2.0, 1.0, NAN, NAN])
+    heading = texts(drawn(diverged))[-1]
+    assert heading == "nan"
+    assert alt_text("loss", diverged) == "loss: nan at step 3; from 1 to 2; 4 values"
+    assert "no finite values" in texts(drawn(of([None, NAN])))
+    assert alt_text("loss", of([INF])) == "loss: inf at step 0; none is finite; 1 values"
+
+
+def test_a_cross_is_where_a_line_stops_being_finite() -> None:
+    image = drawn(of([2.0, 1.0, NAN, NAN, 3.0, INF]))
+    middle = [text for text in image.iter(f"{SVG}text") if text.attrib.get("text-anchor") == "middle"]
+    ticks = {text.text: float(text.attrib["x"]) for text in middle if (text.text or "").isdigit()}
+    crosses = [float(text.attrib["x"]) for text in middle if text.text == "×"]
+    assert crosses == [pytest.approx(ticks["2"], abs=0.2), pytest.approx(330, abs=0.2)]
+    assert [text.text for text in middle if text.text in ("nan", "inf")] == ["nan", "inf"]
 
 
 def test_gaps_are_not_bridged_and_single_points_are_dots() -> None:

@@ -101,15 +101,15 @@ def test_what_a_rank_uses():
     }
 
 
-def test_metrics_are_in_cards_and_charts_and_what_is_not_finite_in_neither():
+def test_metrics_are_in_cards_and_charts_and_what_is_not_finite_too():
     metrics = Metrics()
     numbers = array("d", [0, 0.0, 2.0, 1, 0.1, 1.0]).tobytes()
     metrics.add(0, Logged(by_step={"loss": numbers, "odd": array("d", [0, 0.0, float("nan")]).tobytes()}))
     picture = picture_of(running(), metrics=metrics, ending=Ending(state="finished", at_s=time.time()))
-    assert picture["ranks"]["0"]["metrics"] == {"loss": 1.0}
+    assert picture["ranks"]["0"]["metrics"] == {"loss": 1.0, "odd": "nan"}
     chart = picture["charts"]["loss"]
     assert (chart["x"], chart["mean"], chart["lines"]) == ([0, 1], [2.0, 1.0], {"0": [2.0, 1.0]})
-    assert picture["charts"]["odd"]["mean"] == [None]
+    assert picture["charts"]["odd"]["mean"] == ["nan"]
 
 
 def logged(view: TextView, now_s: float = 10.0) -> list[tuple[str, list[int], str, str]]:

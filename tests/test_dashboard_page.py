@@ -309,6 +309,46 @@ def test_a_gap_in_a_chart_has_no_number(panel):
     assert plot.get_attribute("aria-valuetext") == "call 500, rank 0 –, rank 1 –, rank 2 –, rank 3 –"
 
 
+def test_a_loss_that_is_not_finite_is_told_wherever_it_stands(panel):
+    diverged = pictures.chart(2, points=6)
+    for values in (diverged["mean"], diverged["lines"]["1"]):
+        values[4:] = ["nan", "inf"]
+    ranks = {str(number): pictures.rank(number) for number in range(2)}
+    ranks["1"]["metrics"] = {"loss": "inf", "lr": 0.1}
+    panel.open(pictures.picture(ranks, charts={"loss": diverged}))
+    assert panel.page.locator(".nbd-card").nth(1).locator(".nbd-metric-value").all_text_contents() == [
+        "inf",
+        "0.1",
+    ]
+    last, plot = panel.page.locator(".nbd-chart-last"), panel.page.locator(".nbd-plot")
+    expect(last).to_have_text("inf")
+    plot.focus()
+    panel.page.keyboard.press("End")
+    panel.page.keyboard.press("ArrowLeft")
+    assert re.fullmatch(r"step 40, rank 0 [\d.]+, rank 1 nan", plot.get_attribute("aria-valuetext") or "")
+
+
+def test_a_cross_stands_where_a_line_stops_being_finite(panel):
+    ends_early, diverges = pictures.chart(1, points=6), pictures.chart(1, points=6)
+    for chart, values in ((ends_early, [None, None]), (diverges, ["nan", "nan"])):
+        for line in (chart["mean"], chart["low"], chart["high"], chart["lines"]["0"]):
+            line[4:] = values
+    panel.open(pictures.picture({"0": pictures.rank(0)}, charts={"a": ends_early, "b": diverges}))
+    first, second = (
+        canvas.evaluate("c => c.toDataURL()") for canvas in panel.page.locator(".nbd-canvas").all()
+    )
+    assert first != second
+
+
+def test_ranks_of_a_heat_strip_that_are_not_finite_are_told(panel):
+    ranks = {str(number): pictures.rank(number, metrics={"loss": "nan"}) for number in range(65)}
+    panel.open(pictures.picture(ranks))
+    panel.page.locator(".nbd-heat-box select").select_option("metric loss")
+    expect(panel.page.locator(".nbd-scale-text").first).to_have_text("no finite numbers")
+    panel.page.locator(".nbd-heat").hover(position={"x": 48, "y": 8})
+    expect(panel.page.locator(".nbd-heat-tip")).to_have_text("rank 0: nan")
+
+
 def test_mean_with_a_band_and_a_logarithmic_axis_can_be_chosen(panel):
     panel.open(pictures.running())
     image = "document.querySelector('.nbd-canvas').toDataURL()"

@@ -269,6 +269,16 @@ def test_ranks_to_64_have_a_row_each_and_more_are_counted() -> None:
     assert "loss0.43810.4231 to 0.4531" in page.text
 
 
+@pytest.mark.parametrize("live", [False, True])
+def test_metrics_that_are_not_finite_are_told(live: bool) -> None:
+    ranks = {str(rank): a_rank(rank, metrics={"loss": "nan", "norm": "-inf"}) for rank in range(2)}
+    assert "loss nan, norm -inf" in page_of(a_picture(ranks=ranks), live=live).text
+    several = many(1024)
+    several["ranks"]["5"]["metrics"]["loss"] = "nan"
+    text = page_of(several, live=live).text
+    assert "lossnan0.4231 to 0.4531, nan on 1 rank" in text
+
+
 def test_use_is_of_the_gpu_or_of_the_cores() -> None:
     ranks = {
         "0": a_rank(gpu=gpu(0.5, 2 * GIB)),

@@ -168,13 +168,28 @@ def test_a_chart_of_few_numbers_is_exact() -> None:
     metrics.add(1, logged((1, 0, 4.0), (3, 0, float("inf"))))
     assert metrics.chart("loss") == {
         "x": [1, 2, 3],
-        "mean": [3.0, None, None],
-        "low": [2.0, None, None],
-        "high": [4.0, None, None],
-        "lines": {"0": [2.0, None, None], "1": [4.0, None, None]},
+        "mean": [3.0, "nan", "inf"],
+        "low": [2.0, "nan", "inf"],
+        "high": [4.0, "nan", "inf"],
+        "lines": {"0": [2.0, "nan", None], "1": [4.0, None, "inf"]},
         "points": 4,
         "x_label": "step",
     }
+
+
+def test_a_number_that_is_not_finite_is_hidden_by_none_beside_it() -> None:
+    metrics = Metrics()
+    metrics.add(0, logged((1, 0, 2.0), (2, 0, float("nan"))))
+    metrics.add(1, logged((1, 0, float("-inf")), (2, 0, 5.0)))
+    chart = metrics.chart("loss")
+    assert (chart["mean"], chart["low"], chart["high"]) == (["-inf", "nan"], [2.0, 5.0], [2.0, 5.0])
+
+
+def test_the_mean_of_large_numbers_is_a_number() -> None:
+    metrics = Metrics()
+    metrics.add(0, logged((1, 0, 1.6e308)))
+    metrics.add(1, logged((1, 0, 1.4e308)))
+    assert metrics.chart("loss")["mean"] == [pytest.approx(1.5e308)]
 
 
 def test_a_chart_of_many_numbers_keeps_their_extremes() -> None:

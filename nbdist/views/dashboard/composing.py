@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple, cast
 
 from nbdist.errors import Failure, ranks_phrase, ranks_text
-from nbdist.metrics import Metrics
+from nbdist.metrics import Metrics, shown
 from nbdist.shell import MODULE
 from nbdist.state import Bar, RankState, RunState
 from nbdist.views.bars import bar_line, rate_of
@@ -187,9 +186,7 @@ class Composer:
             cpu=None if usage is None else round(usage.cpu, 2),
             memory_bytes=None if usage is None else usage.memory_bytes,
             gpu=None if usage is None or usage.gpu is None else cast(Gpu, asdict(usage.gpu)),
-            metrics={
-                name: value for name, value in self._metrics.last(rank.rank).items() if math.isfinite(value)
-            },
+            metrics={name: shown(value) for name, value in self._metrics.last(rank.rank).items()},
             rate=f"{rate:.3g} steps/s" if rate else "",
             share=share,
             straggler=straggler,

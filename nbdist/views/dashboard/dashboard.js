@@ -93,6 +93,7 @@ function ranksIn(text) {
 
 const NOTHING = "\u2013";
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+const isWord = (value) => typeof value === "string"; // for a number that is not finite: `nan`, `inf`, `-inf`
 
 // As `words.py` writes them, and by the same arithmetic: the page and what is kept of it say the same.
 
@@ -743,6 +744,7 @@ class MetricValue {
 
   update(value) {
     say(this.value, numberText(value));
+    mark(this.value, "finite", String(!isWord(value)));
   }
 }
 
@@ -863,7 +865,8 @@ class HeatStrip {
     show(this.legend, isState);
     show(this.scale, !isState);
     if (!isState) {
-      say(this.scale.firstChild, count ? this.valueText(low) : "no numbers yet");
+      const hasWords = this.entries.some(([, rank]) => isWord(this.valueOf(rank)));
+      say(this.scale.firstChild, count ? this.valueText(low) : hasWords ? "no finite numbers" : "no numbers yet");
       say(this.scale.lastChild, count ? this.valueText(high) : "");
       return;
     }
@@ -938,8 +941,9 @@ const RAMP = [[0, 32, 77], [49, 68, 107], [102, 105, 112], [149, 143, 120], [202
 
 function drawShare(context, value, low, high, x, y, size, colours) {
   if (!isNumber(value)) {
-    context.strokeStyle = colours.line;
+    context.strokeStyle = isWord(value) ? colours.states.failed : colours.line;
     context.strokeRect(x + 1.5, y + 1.5, size - 3, size - 3);
+    if (isWord(value)) cross(context, x, y, size);
     return;
   }
   const place = (high > low ? (value - low) / (high - low) : 0.5) * (RAMP.length - 1);
@@ -947,6 +951,15 @@ function drawShare(context, value, low, high, x, y, size, colours) {
   const mix = RAMP[step].map((from, index) => Math.round(from + (RAMP[step + 1][index] - from) * (place - step)));
   context.fillStyle = `rgb(${mix.join(",")})`;
   context.fillRect(x + 1, y + 1, size - 2, size - 2);
+}
+
+function cross(context, x, y, size) {
+  context.beginPath();
+  for (const [from, to] of [[4, size - 4], [size - 4, 4]]) {
+    context.moveTo(x + from, y + 4);
+    context.lineTo(x + to, y + size - 4);
+  }
+  context.stroke();
 }
 
 function outline(context, x, y, size, colours) {
@@ -1157,8 +1170,9 @@ class Chart {
     this.chart = chart;
     this.lookSignature = look;
     const means = chart.mean ?? [];
-    const last = means.findLastIndex(isNumber);
-    say(this.last, last < 0 ? NOTHING : numberText(means[last]));
+    const last = means.findLast((value) => isNumber(value) || isWord(value));
+    say(this.last, numberText(last));
+    mark(this.last, "finite", String(!isWord(last)));
     hint(this.last, `last ${charted(this.charts)}, of ${numberText(chart.points)} numbers`);
     this.draw();
     if (this.at !== null) this.look(Math.min(this.at, (chart.x ?? []).length - 1));
@@ -1200,6 +1214,7 @@ class Chart {
     this.drawAxes(context, ticks, colours);
     if (series[0]?.key === null) this.drawBand(context, colours);
     series.forEach(({ key, values }) => this.drawLine(context, key, values, colours));
+    this.drawCrosses(context, series, colours);
   }
 
   drawNothing(context, width, height, colours) {
@@ -1286,6 +1301,40 @@ class Chart {
       else context.stroke();
     }
     context.setLineDash([]);
+  }
+
+  // Where numbers stop being finite: the place, the number that came before (or else after), the word.
+  ends(values) {
+    const ends = [];
+    let [last, wasFinite] = [undefined, true];
+    values.forEach((value, index) => {
+      if (this.has(value)) [last, wasFinite] = [value, true];
+      if (!isWord(value) || !wasFinite) return;
+      wasFinite = false;
+      const height = last ?? values.slice(index).find((later) => this.has(later));
+      if (height !== undefined) ends.push([index, height, value]);
+    });
+    return ends;
+  }
+
+  drawCrosses(context, series, colours) {
+    const told = new Set();
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    for (const { key, values } of series) {
+      for (const [index, height, word] of this.ends(values)) {
+        const [x, y] = [this.scales.x(this.chart.x[index]), this.scales.y(height)];
+        context.font = `bold 15px ${colours.font}`;
+        context.fillStyle = key === null ? colours.accent : colours.ranks[Number(key) % 8];
+        context.fillText("\u00d7", x, y);
+        if (told.has(word)) continue;
+        told.add(word);
+        context.font = `11px ${colours.font}`;
+        context.fillStyle = colours.ink;
+        const most = this.area.right - context.measureText(word).width / 2;
+        context.fillText(word, Math.min(x, most), y - 12 > this.area.top ? y - 12 : y + 13);
+      }
+    }
   }
 
   point(event) {

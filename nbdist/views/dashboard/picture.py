@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
-from nbdist.metrics import Chart
+from nbdist.metrics import Chart, Shown
 
 ChartPicture = Chart
 
@@ -82,7 +82,7 @@ class RankPicture(TypedDict):
         cpu: cores in use: 1.0 is one core. None before the first measurement; so the others.
         memory_bytes: its process's memory.
         gpu: None on a CPU.
-        metrics: the last value of each.
+        metrics: the last value of each, finite or not.
         rate: ``12.5 steps/s``.
         share: how much of its work is done, 0 to 1; None where nobody says.
         straggler: why it is thought to hold up others; empty where it does not.
@@ -99,7 +99,7 @@ class RankPicture(TypedDict):
     cpu: float | None
     memory_bytes: int | None
     gpu: Gpu | None
-    metrics: dict[str, float]
+    metrics: dict[str, Shown]
     rate: str
     share: float | None
     straggler: str
