@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import nbformat
@@ -242,6 +243,16 @@ def test_nothing_of_it_is_imported_before() -> None:
         watched(fresh, "%%distributed -d 2\nprint('short')").check()
         loaded = "[name for name in ('anywidget', 'ipywidgets', 'rich') if name in __import__('sys').modules]"
         assert fresh.value(loaded) == []
+
+
+def test_a_run_in_which_nothing_changes_gives_a_sign_of_life(widgets: NotebookKernel) -> None:
+    run = watched(widgets, "%%distributed -d 1\nimport time\ntime.sleep(13)").check()
+    (page,) = pages(run)
+    words_s = [
+        message.time_s for message in messages(widgets, run) if message.content.get("comm_id") == page.comm_id
+    ]
+    assert len(words_s) > 3
+    assert max(after - before for before, after in pairwise(words_s)) < 6
 
 
 def test_a_loss_that_is_not_finite_is_seen(widgets: NotebookKernel) -> None:

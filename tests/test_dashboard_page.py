@@ -92,7 +92,7 @@ def test_two_views_of_one_model_show_the_same_and_go_when_removed(panel):
     panel.page.evaluate("removeSecond(); remove(); finish()")
     panel.patch(3, {"heading": {"title": "none"}})
     assert panel.page.locator(".nbd-root").count() == 0
-    assert panel.page.evaluate("Object.values(model.handlers).map((calls) => calls.size)") == [0, 0]
+    assert panel.page.evaluate("Object.values(model.handlers).map((calls) => calls.size)") == [0, 0, 0]
 
 
 def test_buttons_send_what_they_say(panel):
@@ -126,11 +126,52 @@ def test_seconds_are_counted_by_the_kernels_clock_until_the_end(panel):
     panel.open(pictures.running())
     elapsed = panel.page.locator(".nbd-elapsed")
     expect(elapsed).to_have_text("12 min 34 s")
-    panel.page.clock.run_for(61_000)
+    for number in range(2, 8):
+        panel.page.clock.run_for(10_000)
+        panel.patch(number, {})
+    panel.page.clock.run_for(1_000)
     expect(elapsed).to_have_text("13 min 35 s")
-    panel.patch(2, {"heading": {"state": "finished", "ended_ms": pictures.BEGUN_MS + 820_000}})
+    panel.patch(8, {"heading": {"state": "finished", "ended_ms": pictures.BEGUN_MS + 820_000}})
     panel.page.clock.run_for(20_000)
     expect(elapsed).to_have_text("13 min 40 s")
+    expect(panel.page.locator(".nbd-hint")).to_be_hidden()
+
+
+def test_a_kernel_that_says_nothing_is_told_and_nothing_is_counted_on(panel):
+    panel.page.clock.install()
+    panel.open(pictures.running())
+    panel.page.clock.run_for(12_000)
+    hint, button, elapsed = (panel.page.locator(f".nbd-{name}") for name in ("hint", "end", "elapsed"))
+    expect(hint).to_be_hidden()
+    expect(elapsed).to_have_text("12 min 46 s")
+    panel.page.clock.run_for(8_000)
+    expect(hint).to_have_text("No word from the kernel for 20 s")
+    expect(button).to_be_disabled()
+    expect(elapsed).to_have_text("12 min 34 s")
+    panel.page.clock.run_for(60_000)
+    expect(hint).to_have_text("No word from the kernel for 1 min 20 s")
+    expect(elapsed).to_have_text("12 min 34 s")
+    panel.patch(2, {})
+    panel.page.clock.run_for(1_000)
+    expect(hint).to_be_hidden()
+    expect(button).to_be_enabled()
+    expect(elapsed).to_have_text("13 min 55 s")
+
+
+def test_a_kernel_that_has_gone_is_told_at_once_and_one_that_comes_back_too(panel):
+    panel.open(pictures.running())
+    panel.page.evaluate("model.cut()")
+    state = panel.page.locator(".nbd-header .nbd-state")
+    expect(state).to_have_text("lostthe kernel has gone")
+    expect(panel.page.locator(".nbd-end")).to_be_hidden()
+    expect(panel.page.locator(".nbd-hint")).to_have_text("This is the last that was heard of it.")
+    panel.patch(2, {})
+    expect(state).to_have_text("running")
+    expect(panel.page.locator(".nbd-end")).to_be_enabled()
+    panel.patch(3, {"heading": pictures.heading("finished", button=None)})
+    panel.page.evaluate("model.cut()")
+    panel.settle()
+    expect(state).to_have_text("finished")
 
 
 # ---- ranks and failures ----

@@ -174,6 +174,8 @@ function withoutOldLines(picture) {
   return { ...picture, log: { ...log, lines } };
 }
 
+const SILENT_MS = 15_000; // three times as long as a kernel that lives is silent
+
 class Store {
   constructor(model) {
     this.model = model;
@@ -185,18 +187,23 @@ class Store {
     this.watchers = new Set();
     this.onKeyframe = () => this.takeKeyframe(model.get("keyframe"));
     this.onMessage = (message) => message?.kind === "patch" && this.takePatch(message);
+    // Said of a model that is cut off from its kernel, as JupyterLab does at a restart. What comes later tells otherwise.
+    this.onCut = () => this.cut();
     model.on("change:keyframe", this.onKeyframe);
     model.on("msg:custom", this.onMessage);
+    model.on("comm_live_update", this.onCut);
     this.onKeyframe();
   }
 
   takeKeyframe(keyframe) {
+    this.hear();
     if (!isTable(keyframe?.picture) || keyframe.number < this.number) return;
     this.isAsking = false;
     this.take(keyframe, merged(null, keyframe.picture));
   }
 
   takePatch(message) {
+    this.hear();
     if (message.number <= this.number) return;
     if (this.picture && message.number === this.number + 1) {
       this.take(message, merged(this.picture, message.patch));
@@ -209,12 +216,34 @@ class Store {
   take({ number, now_ms }, picture) {
     this.number = number;
     this.picture = withoutOldLines(picture);
-    if (isNumber(now_ms)) this.offsetMs = Math.min(this.offsetMs, Date.now() - now_ms);
+    if (isNumber(now_ms)) this.offsetMs = Math.min(this.offsetMs, this.heardMs - now_ms);
+    this.tellWatchers();
+  }
+
+  hear() {
+    this.heardMs = Date.now();
+    this.isCut = false;
+  }
+
+  cut() {
+    this.isCut = true;
+    this.tellWatchers();
+  }
+
+  tellWatchers() {
     for (const watcher of this.watchers) watcher();
   }
 
   nowMs() {
-    return Date.now() - (Number.isFinite(this.offsetMs) ? this.offsetMs : 0);
+    return this.kernelMs(Date.now());
+  }
+
+  kernelMs(pageMs) {
+    return pageMs - (Number.isFinite(this.offsetMs) ? this.offsetMs : 0);
+  }
+
+  silentMs() {
+    return Date.now() - this.heardMs;
   }
 
   greet() {
@@ -229,6 +258,7 @@ class Store {
   close() {
     this.model.off("change:keyframe", this.onKeyframe);
     this.model.off("msg:custom", this.onMessage);
+    this.model.off("comm_live_update", this.onCut);
     this.watchers.clear();
   }
 }
@@ -419,6 +449,7 @@ class HeadingBar {
     const numbers = make("div", "nbd-numbers", this.elapsed, this.facts);
     this.node = make("header", "nbd-header", names, numbers, this.hint, this.button, this.spoken);
     this.clickedMs = null;
+    this.loss = "";
   }
 
   click() {
@@ -444,7 +475,7 @@ class HeadingBar {
     show(this.button, Boolean(wanted));
     if (!wanted) return;
     const wasClicked = this.clickedMs !== null;
-    this.button.disabled = wasClicked && Date.now() - this.clickedMs < 1400;
+    this.button.disabled = Boolean(this.loss) || (wasClicked && Date.now() - this.clickedMs < 1400);
     const word = wanted === "stop" ? "Stop" : "Interrupt";
     say(this.button, wasClicked ? `${word} again` : word);
     this.button.title = wasClicked && wanted === "interrupt" ? "End the ranks at once; what they changed is discarded" : `${word} the run`;
@@ -454,21 +485,33 @@ class HeadingBar {
     const { title = "", state = "starting", told = "", world_size: size = 0, devices = "" } = heading;
     say(this.title, title);
     hint(this.title, title);
-    this.state.update(state, told);
+    this.loss = this.view.loss();
+    if (this.loss === "gone") this.state.update("lost", "the kernel has gone");
+    else this.state.update(state, told);
     sayParts(this.facts, [`${numberText(size)} ${size === 1 ? "rank" : "ranks"}`, devices]);
     hint(this.facts, devices);
-    this.showButton(heading.button ?? null);
-    say(this.hint, heading.hint ?? "");
-    hint(this.hint, heading.hint ?? "");
-    show(this.hint, Boolean(heading.hint) && !heading.button);
+    this.showButton(this.loss === "gone" ? null : (heading.button ?? null));
+    this.showHint(heading);
+    if (this.loss && this.loss !== this.spokenLoss) say(this.spoken, `${plain(title)}: no word from the kernel`);
+    this.spokenLoss = this.loss;
     if (state !== this.spokenState) say(this.spoken, `${plain(title)}: ${plain(told || state)}`);
     this.spokenState = state;
     this.tick(heading);
   }
 
+  showHint(heading) {
+    const silent = `No word from the kernel for ${elapsedText(this.view.store.silentMs())}`;
+    const text = this.loss === "gone" ? "This is the last that was heard of it." : this.loss ? silent : (heading.hint ?? "");
+    say(this.hint, text);
+    hint(this.hint, text);
+    mark(this.hint, "lost", String(Boolean(this.loss)));
+    show(this.hint, Boolean(text) && (Boolean(this.loss) || !heading.button));
+  }
+
   tick(heading) {
     if (!isNumber(heading?.begun_ms)) return say(this.elapsed, NOTHING);
-    say(this.elapsed, elapsedText((heading.ended_ms ?? this.view.store.nowMs()) - heading.begun_ms));
+    if (this.loss) this.showHint(heading);
+    say(this.elapsed, elapsedText((heading.ended_ms ?? this.view.nowMs()) - heading.begun_ms));
   }
 
   close() {
@@ -728,7 +771,7 @@ class RankCard {
   tick() {
     const rank = this.shown;
     const counts = rank && isNumber(rank.since_ms) && !OVER.has(rank.state) && !this.view.hasEnded();
-    const ms = counts ? this.view.store.nowMs() - rank.since_ms : 0;
+    const ms = counts ? this.view.nowMs() - rank.since_ms : 0;
     say(this.since, ms < 1000 ? "" : elapsedText(ms)); // less is not worth a word
   }
 }
@@ -1795,6 +1838,18 @@ class View {
     return isNumber(this.picture?.heading?.ended_ms);
   }
 
+  // What has become of the kernel of a run that goes on: `gone`, `silent`, or nothing.
+  loss() {
+    if (!this.picture || this.hasEnded()) return "";
+    if (this.store.isCut) return "gone";
+    return this.store.silentMs() > SILENT_MS ? "silent" : "";
+  }
+
+  // By the kernel's clock; where nothing is heard of it, when that was so last.
+  nowMs() {
+    return this.heading.loss ? this.store.kernelMs(this.store.heardMs) : this.store.nowMs();
+  }
+
   render() {
     cancelAnimationFrame(this.frame);
     this.frame = undefined;
@@ -1805,6 +1860,7 @@ class View {
     if (!picture) return;
     [this.heading, this.ranks, this.log].forEach((part) => show(part.node ?? part.section.node, true));
     this.heading.update(picture.heading ?? {});
+    mark(this.root, "lost", this.heading.loss);
     this.keyedBars.show(Object.entries(picture.bars ?? {}).slice(-12));
     show(this.bars, this.keyedBars.items.size > 0);
     this.failures.update(Array.isArray(picture.failures) ? picture.failures : []);
@@ -1823,6 +1879,7 @@ class View {
   }
 
   tick() {
+    if (this.loss() !== this.heading.loss) return this.render();
     this.heading.tick(this.picture.heading);
     this.ranks.tick();
   }
