@@ -373,6 +373,31 @@ def test_a_button_stops_a_run_in_the_background(widgets: NotebookKernel) -> None
     assert_stays(run, "train: interrupted on 2 ranks")
 
 
+def test_a_run_whose_changes_wait_says_how_to_go_on_until_they_are_bound(widgets: NotebookKernel) -> None:
+    run = in_background(widgets, "import time\ntime.sleep(1)\nx = 7")
+    widgets.run("x = 100").check()
+    widgets.wait_for(lambda: pages(run)[0].picture["heading"]["hint"], 30, "the word", run)
+    heading = pages(run)[0].picture["heading"]
+    assert (heading["state"], heading["told"]) == ("finished", "finished; what it changed waits")
+    assert heading.get("button") is None
+    assert "train.wait() writes it over it" in heading["hint"]
+    widgets.run("import time\ntime.sleep(3)\ntrain.wait()").check()
+    html = assert_stays(run, "train: finished on 2 ranks")
+    assert "waits" not in html
+    assert 1000 <= heading["ended_ms"] - heading["begun_ms"] < 3000
+    assert pages(run)[0].picture["heading"]["ended_ms"] == pytest.approx(heading["ended_ms"], abs=1)
+
+
+def test_a_run_without_a_name_is_called_as_status_calls_it(widgets: NotebookKernel) -> None:
+    run = watched(widgets, "%%distributed -d 2 --background\nimport time\ntime.sleep(60)").check()
+    (page,) = pages(run)
+    assert page.picture["heading"]["title"] == "run-1"
+    (status,) = widgets.run("%distributed status").check().displays
+    assert status["text/plain"].startswith("background run run-1: 2 ranks")
+    widgets.run("%distributed stop --name run-1").check()
+    assert_stays(run, "run-1: stopped on 2 ranks")
+
+
 def test_a_page_that_was_loaded_anew_gets_the_whole_picture(widgets: NotebookKernel) -> None:
     run = in_background(widgets, "import time\nprint('up')\ntime.sleep(60)")
     (page,) = pages(run)

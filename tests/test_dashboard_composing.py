@@ -232,6 +232,21 @@ def test_a_run_in_the_background_has_a_button_and_another_one_a_hint():
     assert "stop button" in waited_for["hint"]
 
 
+def test_work_that_has_ended_has_no_button_and_no_more_time():
+    state, ends_s = running(), time.monotonic() + 3
+    for rank in range(2):
+        state = fold(state, rank, Finished(outcome="ok", time_s=ends_s + rank))
+    told = {"told": "finished; what it changed waits", "hint": "train.wait() writes it over x"}
+    waits = picture_of(state, facts=facts(in_background=True), **told)["heading"]
+    assert (waits["button"], waits["hint"]) == (None, told["hint"])
+    ended_s = time.time() + 60
+    ended = picture_of(state, ending=Ending(state="finished", at_s=ended_s))["heading"]
+    assert waits["ended_ms"] == pytest.approx(1000 * (time.time() + 4), abs=1000)
+    assert ended["ended_ms"] == pytest.approx(waits["ended_ms"], abs=100)
+    broken_off = picture_of(running(), ending=Ending(state="stopped", at_s=ended_s))["heading"]
+    assert broken_off["ended_ms"] == 1000 * ended_s
+
+
 def test_what_does_not_change_is_in_no_patch():
     composer, state, tail = Composer(facts(8), Metrics()), running(8), Tail()
     before = composer.picture(state, tail)

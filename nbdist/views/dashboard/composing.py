@@ -103,6 +103,7 @@ class Composer:
         *,
         pids: Sequence[int] = (),
         told: str = "",
+        hint: str = "",
         interrupts: int = 0,
         ending: Ending | None = None,
     ) -> Picture:
@@ -110,11 +111,12 @@ class Composer:
 
         Args:
             told: what the run does, where that is more than its state says.
+            hint: what is to be done.
             interrupts: how often it has been asked to stop.
             ending: how it ended, once it did.
         """
         return Picture(
-            heading=self._heading(state, told, interrupts, ending),
+            heading=self._heading(state, told, hint, interrupts, ending),
             ranks=self._ranks(state, pids),
             bars={bar.progress.key: _bar(bar) for bar in state.bars},
             charts=self._charts(live=ending is None),
@@ -122,19 +124,20 @@ class Composer:
             failures=_failures(state.failures),
         )
 
-    def _heading(self, state: RunState, told: str, interrupts: int, ending: Ending | None) -> Heading:
+    def _heading(
+        self, state: RunState, told: str, hint: str, interrupts: int, ending: Ending | None
+    ) -> Heading:
         facts = self._facts
         word = ending.state if ending is not None else _word_of(state)
-        ended_s = ending.at_s if ending is not None else self._settled_s(state)
         causes = [failure.rank for failure in state.failures if not failure.consequence]
         if not told and word == "failed" and causes:
             told = f"failed on {ranks_phrase(causes)}"
         button: Literal["interrupt", "stop"] | None = None
-        if facts.in_background and ending is None:
+        if facts.in_background and ending is None and not state.settled:
             button = "stop" if interrupts else "interrupt"
-        hint = (
-            "" if facts.in_background or ending is not None else "The notebook's stop button interrupts it."
-        )
+        if not facts.in_background and ending is None:
+            hint = hint or "The notebook's stop button interrupts it."
+        ended_s = self._ended_s(state, ending)
         return Heading(
             title=facts.title,
             state=word,
@@ -149,10 +152,13 @@ class Composer:
             log_is_open=facts.in_background,
         )
 
-    def _settled_s(self, state: RunState) -> float | None:
-        if not state.settled:
-            return None
-        return self._wall_s + max((rank.finished_s or 0.0 for rank in state.ranks), default=0.0)
+    def _ended_s(self, state: RunState, ending: Ending | None) -> float | None:
+        """When the last rank ended its work: what is done with the results then is not the run's time."""
+        ranks = [state.ranks[rank] for rank in self._facts.runs_on]
+        ends_s = [rank.finished_s for rank in ranks if rank.finished_s is not None]
+        if state.settled and len(ends_s) == len(ranks) > 0:
+            return max(self._wall_s + max(ends_s), self._facts.begun_s)
+        return ending.at_s if ending is not None else None
 
     def _ranks(self, state: RunState, pids: Sequence[int]) -> dict[str, RankPicture]:
         late = _stragglers(state)
