@@ -439,6 +439,19 @@ def test_html_can_be_chosen(plain: NotebookKernel) -> None:
     assert_html(watched(plain, TRAIN).check())
 
 
+def test_a_choice_that_is_none_is_told_once(plain: NotebookKernel) -> None:
+    choose(plain, "os.environ['NBDIST_DASHBOARD'] = 'hmtl'")
+    first, again = (watched(plain, "%%distributed -d 2\nprint('up')").check() for _ in range(2))
+    assert first.stderr == (
+        "nbdist: NBDIST_DASHBOARD=hmtl: no such dashboard. Allowed: widget, html, none. What fits is taken.\n"
+    )
+    assert again.stderr == ""
+    choose(plain, "os.environ['NBDIST_DASHBOARD'] = 'wigdet'")
+    run = watched(plain, "%%distributed -d 2 --background train\nprint('up')").check()
+    assert "NBDIST_DASHBOARD=wigdet: no such dashboard." in run.stderr
+    plain.run("train.wait()").check()
+
+
 def test_kaggle_gets_html(plain: NotebookKernel) -> None:
     choose(plain, "os.environ['KAGGLE_KERNEL_RUN_TYPE'] = 'Interactive'")
     run = watched(plain, TRAIN).check()

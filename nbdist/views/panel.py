@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from nbdist.errors import RankFailedError
 from nbdist.messages import Asking, Reply
 from nbdist.views.colours import text_html
-from nbdist.views.dashboard.faces import NotebookPlace, can_show, place_for
+from nbdist.views.dashboard.faces import NotebookPlace, can_show, place_for, unknown_choice
 from nbdist.views.dashboard.live import Dashboard, Source
 from nbdist.views.dashboard.picture import RunWord
 from nbdist.views.html import tail_html
@@ -70,6 +70,8 @@ def panel_for(shell: Any, *, waits: bool, dashboard: bool) -> Panel:
         waits: whether the cell waits for the run: then it is the panel.
         dashboard: whether more than text is wanted.
     """
+    if dashboard and (told := unknown_choice()):
+        Screen(shell).note(told)
     if waits:
         return CellPanel(shell, dashboard=dashboard)
     if dashboard and can_show(shell, in_background=True):
