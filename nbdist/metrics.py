@@ -81,6 +81,7 @@ class Metrics:
         self._beats: dict[int, dict[str, _Beat]] = {}
         self._kept = 0
         self._charts: dict[tuple[str, int], _Known] = {}
+        self._good_until_s = 0.0
         self._begun_s = time.time()
         self.thinned = False
         self.points = 0
@@ -133,31 +134,50 @@ class Metrics:
             beats = [beat for beat in self._beats.get(rank, {}).values() if beat.is_alive(now_s)]
             return max(beats, key=_Beat.count, default=_Beat()).rate()
 
-    def chart(self, name: str, width: int = 300, *, live: bool = False) -> Chart:
-        """A metric over steps, with `width` places on the x axis at most. The same object as before where
-        nothing has come since.
+    def charts(self, most: int, width: int = 300, *, live: bool = False) -> dict[str, Chart]:
+        """The first metrics over steps, all of the same moment. See `chart`.
 
         Args:
-            live: whether the former one does where to draw anew would take more than a twentieth of the time.
+            most: how many.
+            live: whether the former ones do where drawing takes more than a twentieth of the time.
+        """
+        begun_s = time.monotonic()
+        with self._lock:
+            names = list(self._tables)[:most]
+            if live and begun_s < self._good_until_s:
+                known = {name: self._charts.get((name, width)) for name in names}
+                return {name: one.chart for name, one in known.items() if one is not None}
+            until = {name: (self._tables[name].points, len(self._tables[name].ranks)) for name in names}
+        charts = {name: self._chart(name, width, *until[name]) for name in names}
+        now_s = time.monotonic()
+        self._good_until_s = now_s + _REST * (now_s - begun_s)
+        return charts
+
+    def chart(self, name: str, width: int = 300) -> Chart:
+        """A metric over steps, with `width` places on the x axis at most. The same object as before where
+        nothing has come since.
 
         Raises:
             KeyError: there is no such metric.
         """
-        begun_s = time.monotonic()
         with self._lock:
             table = self._tables[name]
-            known = self._charts.get((name, width))
-            if known is not None and (
-                known.points == table.points or (live and begun_s < known.good_until_s)
-            ):
-                return known.chart
-            points, label = table.points, "step" if table.has_steps else "call"
-            ranks, steps, _, values = table.columns()
-        chart = _drawn(ranks, steps, values, width)
-        chart["points"], chart["x_label"] = points, label
-        now_s = time.monotonic()
+            until = table.points, len(table.ranks)
+        return self._chart(name, width, *until)
+
+    def _chart(self, name: str, width: int, points: int, kept: int) -> Chart:
+        """Of the first `points` numbers, of which `kept` are there."""
         with self._lock:
-            self._charts[name, width] = _Known(points, chart, now_s + _REST * (now_s - begun_s))
+            known = self._charts.get((name, width))
+            if known is not None and known.points == points:
+                return known.chart
+            table = self._tables[name]
+            label = "step" if table.has_steps else "call"
+            ranks, steps, _, values = table.columns()
+        chart = _drawn(ranks[:kept], steps[:kept], values[:kept], width)
+        chart["points"], chart["x_label"] = points, label
+        with self._lock:
+            self._charts[name, width] = _Known(points, chart)
         return chart
 
     def rows(self) -> list[dict[str, float]]:
@@ -202,7 +222,6 @@ class _Known(NamedTuple):
 
     points: int
     chart: Chart
-    good_until_s: float
 
 
 class _Table:

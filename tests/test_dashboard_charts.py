@@ -94,8 +94,7 @@ def test_a_chart_without_numbers_says_so() -> None:
 
 def test_what_is_not_finite_is_told() -> None:
     diverged = of([2.0, 1.0, NAN, NAN])
-    heading = texts(drawn(diverged))[-1]
-    assert heading == "nan"
+    assert texts(drawn(diverged))[-2:] == ["nan", "loss"]
     assert alt_text("loss", diverged) == "loss: nan at step 3; from 1 to 2; 4 values"
     assert "no finite values" in texts(drawn(of([None, NAN])))
     assert alt_text("loss", of([INF])) == "loss: inf at step 0; none is finite; 1 values"
@@ -122,7 +121,8 @@ def test_gaps_are_not_bridged_and_single_points_are_dots() -> None:
     [
         ([0.0, 1.0], ["0.0", "0.5", "1.0"]),
         ([0.0, 100.0], ["0", "50", "100"]),
-        ([1e-5, 1.0], ["1e-05", "0.001", "0.1"]),
+        ([1e-5, 1.0], ["1e-5", "0.001", "0.1"]),
+        ([1.0, 1e12], ["1", "1000", "1e6", "1e9", "1e12"]),
         ([2.0, 2.0], ["1.8", "1.9", "2.0", "2.1", "2.2"]),
         ([0.0, 3e-7], ["0", "1e-7", "2e-7", "3e-7"]),
         ([0.0, 3e9], ["0", "1e9", "2e9", "3e9"]),
@@ -151,6 +151,15 @@ def test_each_rank_has_a_line_or_there_are_mean_and_band() -> None:
     for image in (drawn(a_chart(ranks=4), by_rank=False), drawn(a_chart(ranks=9)), drawn(a_chart(lines={}))):
         assert strokes(image) == [PALETTE[0]]
         assert [path.attrib.get("fill") for path in image.iter(f"{SVG}path")].count(PALETTE[0]) == 1
+
+
+@pytest.mark.parametrize("chart", [a_chart(ranks=4), a_chart(ranks=8), of([1.0, 1e12]), of([0.123456])])
+def test_a_long_name_gives_way_to_what_stands_beside_it(chart: ChartPicture) -> None:
+    image = ET.fromstring(chart_svg("a_rather_long_metric_name_here_" * 2, chart))
+    *beside, name = [text for text in image.iter(f"{SVG}text") if text.attrib["y"] == "16"]
+    ends = 8 + 7 * len(name.text or "")
+    assert all(float(text.attrib["x"]) - 6 * len(text.text or "") > ends for text in beside)
+    assert (name.text or "").startswith("a_rather_lo")
 
 
 def test_an_image_takes_little_room() -> None:

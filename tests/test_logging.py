@@ -209,8 +209,20 @@ def test_a_chart_of_many_numbers_keeps_their_extremes() -> None:
     assert list(chart["lines"]) == [str(rank) for rank in range(8)]
     assert metrics.chart("loss") is chart
     metrics.add(0, logged((100_000, 0, 1.0)))
-    assert metrics.chart("loss", live=True) is chart  # it took long, and the live view has others to draw
     assert metrics.chart("loss")["points"] == 800_001
+
+
+def test_charts_of_a_live_view_are_of_one_moment() -> None:
+    metrics = Metrics()
+    columns = np.stack([np.arange(300_000.0), np.zeros(300_000), np.zeros(300_000)], axis=1).tobytes()
+    few = array("d", [0.0, 0.0, 1.0]).tobytes()
+    metrics.add(0, Logged(by_step={"loss": columns, "lr": few}))
+    first = metrics.charts(9, live=True)
+    metrics.add(0, Logged(by_step={"loss": few, "lr": few, "late": few}))
+    assert metrics.charts(9, live=True) == first  # it took long, and the view has others to draw
+    anew = metrics.charts(9)
+    assert {name: chart["points"] for name, chart in anew.items()} == {"loss": 300_001, "lr": 2, "late": 1}
+    assert metrics.charts(1) == {"loss": anew["loss"]}
 
 
 def test_memory_is_bounded_and_extremes_stay() -> None:

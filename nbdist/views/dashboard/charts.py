@@ -22,11 +22,11 @@ PALETTE = ("#2f86d6", "#d96b14", "#129a74", "#c266a0", "#a88412", "#7f7ae6", "#c
 
 _WIDTH, _HEIGHT = 340, 170
 _TOP, _BOTTOM, _RIGHT = 30, 22, 10
-_CHAR = 6.2  # width of a digit
+_CHAR = 7.0  # width of a digit where they are wide
+_NAME_CHAR = 7.4  # of a letter of the name
 _GREY = "#808080"
 _MOST_X = 400
 _LARGEST = 8e307  # the difference of two is a number still
-_NAME_CHARS = 34
 _MOST_CROSSES = 8  # of a line
 
 _Place = Callable[[float], float]
@@ -70,7 +70,7 @@ def chart_svg(name: str, chart: ChartPicture, *, by_rank: bool = True) -> str:
     shown = [value for values in series.values() for value in values if _is_number(value)]
     scale = _Scale.of(shown, may_be_log=True)
     labels = scale.ticks()
-    left = 8 + max((len(text) for _, text in labels), default=1) * _CHAR
+    left = 10 + max((len(text) for _, text in labels), default=1) * _CHAR
     x = chart["x"][:: _step(chart["x"])]
     x_scale = _Scale.of([value for value in x if isfinite(value)], may_be_log=False, is_tight=True)
 
@@ -143,11 +143,15 @@ class _Scale:
         if self.is_log:
             first, last = ceil(self._low - 1e-9), floor(self._high + 1e-9)
             every = max(1, ceil((last - first) / most))
-            return [(10.0**power, f"{10.0**power:g}") for power in range(first, last + 1, every)]
+            return [(10.0**power, _power_text(power)) for power in range(first, last + 1, every)]
         step = _round_step((self._high - self._low) / most)
         first, last = ceil(self._low / step), floor(self._high / step)
         values = [number * step for number in range(first, last + 1)]
         return [(value, _tick_text(value, step)) for value in values if isfinite(value)]
+
+
+def _power_text(power: int) -> str:
+    return f"{10.0**power:g}" if -4 < power < 6 else f"1e{power}"
 
 
 def _round_step(least: float) -> float:
@@ -263,9 +267,8 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _title(name: str, series: _Series, scale: _Scale, shown: Sequence[float]) -> Iterator[str]:
-    label = html.escape(one_line(name, _NAME_CHARS))
-    yield f'<text x="8" y="16" font-size="12" font-weight="bold">{label}</text>'
     end = _WIDTH - _RIGHT
+    begin: float = end  # of what stands on the right
     if not shown:
         told = "no finite values" if any(map(any, series.values())) else "no values"
         yield f'<text x="{_WIDTH / 2}" y="{_HEIGHT / 2}" text-anchor="middle">{told}</text>'
@@ -275,8 +278,13 @@ def _title(name: str, series: _Series, scale: _Scale, shown: Sequence[float]) ->
             yield f'<text x="{at}" y="16" text-anchor="end" fill="{colour}" font-weight="bold">'
             yield f"{html.escape(one_line(rank, 3))}</text>"
         yield f'<text x="{end - 22 * len(series)}" y="16" text-anchor="end">rank</text>'
+        begin = end - 22 * len(series) - 4 * _CHAR
     else:
         last = next(value for value in reversed(series["mean"] or shown) if value is not None)
         yield f'<text x="{end}" y="16" text-anchor="end">{number_text(last)}</text>'
+        begin = end - len(number_text(last)) * _CHAR
     if scale.is_log:
-        yield f'<text x="{_WIDTH / 2}" y="16">log</text>'
+        yield f'<text x="{begin - 10:.0f}" y="16" text-anchor="end">log</text>'
+        begin -= 10 + 3 * _CHAR
+    label = html.escape(one_line(name, int((begin - 18) / _NAME_CHAR)))
+    yield f'<text x="8" y="16" font-size="12" font-weight="bold">{label}</text>'

@@ -199,8 +199,7 @@ class Composer:
         )
 
     def _charts(self, *, live: bool) -> dict[str, ChartPicture]:
-        names = self._metrics.names()[:_MOST_CHARTS]
-        return {name: self._metrics.chart(name, live=live) for name in names}
+        return self._metrics.charts(_MOST_CHARTS, live=live)
 
     def _log(self, tail: Tail, *, bars: bool) -> Log:
         entries = tail.entries
@@ -294,6 +293,7 @@ def _failures(failures: Sequence[Failure]) -> list[FailurePicture]:
     return [
         FailurePicture(
             ranks=ranks_text(sorted(failure.rank for failure in group)),
+            line=group[0].cell_line,
             title=group[0].summary,
             traceback="\n".join(group[0].traceback),
             consequence=group[0].consequence,

@@ -595,13 +595,14 @@ class Failure {
   }
 
   update(failure, isFirst) {
-    const { ranks, title, traceback } = failure;
-    const signature = JSON.stringify([ranks, title, traceback]);
+    const { ranks, line, title, traceback } = failure;
+    const signature = JSON.stringify([ranks, line, title, traceback]);
     if (signature === this.signature) return;
     if (this.signature === undefined) this.node.open = isFirst;
     this.signature = signature;
     this.rankSet = ranksIn(ranks);
-    say(this.ranks, ranks ? `${this.rankSet?.size > 1 ? "ranks" : "rank"} ${ranks}` : "");
+    const whose = ranks ? `${this.rankSet?.size > 1 ? "ranks" : "rank"} ${ranks}` : "";
+    say(this.ranks, [whose, isNumber(line) ? `line ${line}` : ""].filter(Boolean).join(", "));
     say(this.title, title);
     hint(this.title, title);
     this.trace.replaceChildren();
@@ -625,11 +626,12 @@ class Failures {
     this.keyedOthers = new Keyed(this.others, () => new Failure());
   }
 
-  update(failures) {
+  // Open where tracebacks are seen here alone: under a cell that is waited for its own error stands, too.
+  update(failures, isOpen) {
     show(this.section.node, failures.length > 0);
     if (failures === this.shown) return;
     this.shown = failures;
-    const entries = failures.map((failure, index) => [`${index}`, failure, index === 0]);
+    const entries = failures.map((failure, index) => [`${index}`, failure, isOpen && index === 0]);
     const others = entries.filter(([, failure]) => failure.consequence);
     const causes = entries.filter(([, failure]) => !failure.consequence);
     this.keyedCauses.show(causes.length ? causes : others);
@@ -1863,7 +1865,7 @@ class View {
     mark(this.root, "lost", this.heading.loss);
     this.keyedBars.show(Object.entries(picture.bars ?? {}).slice(-12));
     show(this.bars, this.keyedBars.items.size > 0);
-    this.failures.update(Array.isArray(picture.failures) ? picture.failures : []);
+    this.failures.update(Array.isArray(picture.failures) ? picture.failures : [], Boolean(picture.heading?.log_is_open));
     this.ranks.update(picture);
     this.charts.update(picture);
     this.log.update(picture);

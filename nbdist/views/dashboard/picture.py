@@ -41,7 +41,7 @@ class Heading(TypedDict):
         button: what a click may do: None where the notebook's own stop button is the way.
         hint: what to do where there is no button, or how the run's results wait.
         logs: the folder in which all text is whole.
-        log_is_open: whether the log is what one wants to see first.
+        log_is_open: whether log and tracebacks are seen here alone, and so what one wants to see first.
     """
 
     title: str
@@ -150,12 +150,14 @@ class FailurePicture(TypedDict):
 
     Attributes:
         ranks: whose it is: ``1``, ``0-3``.
+        line: number of the cell's line that failed; None where nobody knows.
         title: the exception and its text, or how the process died.
         traceback: as lines, with a terminal's colours.
         consequence: whether another one led to it.
     """
 
     ranks: str
+    line: int | None
     title: str
     traceback: str
     consequence: bool
