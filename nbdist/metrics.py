@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import threading
 import time
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -32,22 +33,27 @@ _SAMPLE_EVERY_S = 0.5
 _REST = 20  # times as long as a chart took it is good enough for a live view
 
 
+Shown: TypeAlias = "float | Literal['nan', 'inf', '-inf']"
+"""A number as JSON bears it: one that is not finite is the word for it."""
+
+
 class Chart(TypedDict):
     """A metric over steps, decimated: one entry per place on the x axis, None where there is no number.
 
     Attributes:
         x: steps, ascending; at most some hundred.
-        mean, low, high: over ranks, and over all the steps that one entry stands for.
+        mean: over ranks, and over all the steps that one entry stands for; not finite if one of these is not.
+        low, high: of those that are finite, if any is.
         lines: each rank's own mean, by rank; empty where there are too many ranks.
         points: how many numbers were given.
         x_label: ``step``, or ``call`` where no step was given.
     """
 
     x: list[float]
-    mean: list[float | None]
-    low: list[float | None]
-    high: list[float | None]
-    lines: dict[str, list[float | None]]
+    mean: list[Shown | None]
+    low: list[Shown | None]
+    high: list[Shown | None]
+    lines: dict[str, list[Shown | None]]
     points: int
     x_label: str
 
@@ -75,6 +81,7 @@ class Metrics:
         self._beats: dict[int, dict[str, _Beat]] = {}
         self._kept = 0
         self._charts: dict[tuple[str, int], _Known] = {}
+        self._good_until_s = 0.0
         self._begun_s = time.time()
         self.thinned = False
         self.points = 0
@@ -127,31 +134,50 @@ class Metrics:
             beats = [beat for beat in self._beats.get(rank, {}).values() if beat.is_alive(now_s)]
             return max(beats, key=_Beat.count, default=_Beat()).rate()
 
-    def chart(self, name: str, width: int = 300, *, live: bool = False) -> Chart:
-        """A metric over steps, with `width` places on the x axis at most. The same object as before where
-        nothing has come since.
+    def charts(self, most: int, width: int = 300, *, live: bool = False) -> dict[str, Chart]:
+        """The first metrics over steps, all of the same moment. See `chart`.
 
         Args:
-            live: whether the former one does where to draw anew would take more than a twentieth of the time.
+            most: how many.
+            live: whether the former ones do where drawing takes more than a twentieth of the time.
+        """
+        begun_s = time.monotonic()
+        with self._lock:
+            names = list(self._tables)[:most]
+            if live and begun_s < self._good_until_s:
+                known = {name: self._charts.get((name, width)) for name in names}
+                return {name: one.chart for name, one in known.items() if one is not None}
+            until = {name: (self._tables[name].points, len(self._tables[name].ranks)) for name in names}
+        charts = {name: self._chart(name, width, *until[name]) for name in names}
+        now_s = time.monotonic()
+        self._good_until_s = now_s + _REST * (now_s - begun_s)
+        return charts
+
+    def chart(self, name: str, width: int = 300) -> Chart:
+        """A metric over steps, with `width` places on the x axis at most. The same object as before where
+        nothing has come since.
 
         Raises:
             KeyError: there is no such metric.
         """
-        begun_s = time.monotonic()
         with self._lock:
             table = self._tables[name]
-            known = self._charts.get((name, width))
-            if known is not None and (
-                known.points == table.points or (live and begun_s < known.good_until_s)
-            ):
-                return known.chart
-            points, label = table.points, "step" if table.has_steps else "call"
-            ranks, steps, _, values = table.columns()
-        chart = _drawn(ranks, steps, values, width)
-        chart["points"], chart["x_label"] = points, label
-        now_s = time.monotonic()
+            until = table.points, len(table.ranks)
+        return self._chart(name, width, *until)
+
+    def _chart(self, name: str, width: int, points: int, kept: int) -> Chart:
+        """Of the first `points` numbers, of which `kept` are there."""
         with self._lock:
-            self._charts[name, width] = _Known(points, chart, now_s + _REST * (now_s - begun_s))
+            known = self._charts.get((name, width))
+            if known is not None and known.points == points:
+                return known.chart
+            table = self._tables[name]
+            label = "step" if table.has_steps else "call"
+            ranks, steps, _, values = table.columns()
+        chart = _drawn(ranks[:kept], steps[:kept], values[:kept], width)
+        chart["points"], chart["x_label"] = points, label
+        with self._lock:
+            self._charts[name, width] = _Known(points, chart)
         return chart
 
     def rows(self) -> list[dict[str, float]]:
@@ -196,7 +222,6 @@ class _Known(NamedTuple):
 
     points: int
     chart: Chart
-    good_until_s: float
 
 
 class _Table:
@@ -280,16 +305,17 @@ def _drawn(ranks: npt.NDArray[np.intc], steps: Floats, values: Floats, width: in
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
     np.minimum.at(low, place[finite], values[finite])
     np.maximum.at(high, place[finite], values[finite])
-    lines: dict[str, list[float | None]] = {}
+    lines: dict[str, list[Shown | None]] = {}
     there = np.unique(ranks).tolist()
     if len(there) <= _MOST_LINES:
-        own = {rank: finite & (ranks == rank) for rank in there}
-        lines = {str(rank): _listed(_mean(place[mine], values[mine], count)) for rank, mine in own.items()}
+        own = {rank: ranks == rank for rank in there}
+        lines = {str(rank): _means(place[mine], values[mine], count) for rank, mine in own.items()}
+    mean = _means(place, values, count)
     return Chart(
         x=[int(step) if step.is_integer() else step for step in x.tolist()],
-        mean=_listed(_mean(place[finite], values[finite], count)),
-        low=_listed(np.where(some, low, np.nan)),
-        high=_listed(np.where(some, high, np.nan)),
+        mean=mean,
+        low=[own if any_ else word for own, any_, word in zip(low.tolist(), some, mean, strict=True)],
+        high=[own if any_ else word for own, any_, word in zip(high.tolist(), some, mean, strict=True)],
         lines=lines,
         points=len(values),
         x_label="step",
@@ -312,17 +338,25 @@ def _places(steps: Floats, width: int) -> tuple[npt.NDArray[np.intp], int]:
     return places, int(taken.sum())
 
 
-def _mean(place: npt.NDArray[np.intp], values: Floats, count: int) -> Floats:
+def _means(place: npt.NDArray[np.intp], values: Floats, count: int) -> list[Shown | None]:
+    """Of each place; None where there is no number."""
+    numbers = np.bincount(place, minlength=count)
     with np.errstate(all="ignore"):
-        sums = np.bincount(place, values, minlength=count)
-        return np.asarray(sums / np.bincount(place, minlength=count))
+        means = np.bincount(place, values, minlength=count) / numbers
+        if not np.isfinite(means).all():  # sums of large numbers are too large for one
+            means = np.where(np.isinf(means), np.bincount(place, values / numbers[place], count), means)
+    return [shown(mean) if any_ else None for mean, any_ in zip(means.tolist(), numbers, strict=True)]
 
 
-def _listed(numbers: Floats) -> list[float | None]:
-    return [
-        number if finite else None
-        for number, finite in zip(numbers.tolist(), np.isfinite(numbers), strict=True)
-    ]
+def shown(number: float) -> Shown:
+    """A number as JSON bears it.
+
+    >>> shown(0.5), shown(float("nan")), shown(float("-inf"))
+    (0.5, 'nan', '-inf')
+    """
+    if math.isfinite(number):
+        return number
+    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"
 
 
 def as_json(rows: list[dict[str, float]]) -> list[Mapping[str, float | None]]:

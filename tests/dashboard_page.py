@@ -31,6 +31,7 @@ class Model {{
   off(name, call) {{ this.handlers[name]?.delete(call); }}
   send(message) {{ this.sent.push(message); }}
   save_changes() {{}}
+  cut() {{ for (const call of this.handlers["comm_live_update"] ?? []) call(); }}
   receive(message) {{ for (const call of this.handlers["msg:custom"] ?? []) call(message, []); }}
 }}
 // How long each frame's work took, and when each began.

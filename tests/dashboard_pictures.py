@@ -133,6 +133,7 @@ def a_failure(ranks: str = "1", *, consequence: bool = False, **more: Any) -> Fa
         "title": "ValueError: loss is nan in batch 17",
         "traceback": traceback,
         "consequence": consequence,
+        "line": 4,
     }
     return {**made, **more}  # type: ignore[typeddict-item]
 

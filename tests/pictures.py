@@ -147,8 +147,14 @@ def failed() -> dict[str, Any]:
     ranks["1"] = rank(1, state="failed", told="failed: RuntimeError", share=None, rate="")
     title = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x784 and 512x10)"
     failures = [
-        {"ranks": "1", "title": title, "traceback": TRACEBACK, "consequence": False},
-        {"ranks": "0,2-3", "title": "Connection closed by peer", "traceback": TRACEBACK, "consequence": True},
+        {"ranks": "1", "line": 14, "title": title, "traceback": TRACEBACK, "consequence": False},
+        {
+            "ranks": "0,2-3",
+            "line": None,
+            "title": "Connection closed by peer",
+            "traceback": TRACEBACK,
+            "consequence": True,
+        },
     ]
     return picture(ranks, heading=heading("failed", told="failed on rank 1"), failures=failures, log=log(_log_of_training(9)))  # fmt: skip
 
@@ -206,7 +212,8 @@ def nasty() -> dict[str, Any]:
     }  # fmt: skip
     told = "".join(texts)
     failures = [
-        {"ranks": "1", "title": text, "traceback": text, "consequence": n > 3} for n, text in enumerate(texts)
+        {"ranks": "1", "line": 14, "title": text, "traceback": text, "consequence": n > 3}
+        for n, text in enumerate(texts)
     ]
     return picture(
         ranks,

@@ -228,13 +228,13 @@ def test_what_the_notebook_changed_meanwhile_is_kept_until_it_is_asked_for(
     kernel.run(change).check()
     tell(kernel)
     if name:
-        wait_for_panel(cell, f"nbdist: {name} has been bound or changed in the notebook since this run began")
+        wait_for_panel(cell, f"{name} has been bound or changed in the notebook since this run began")
+        assert panels(cell)[-1]["text/plain"] == "train, 2 ranks: finished; what it changed waits"
         assert "train.wait() writes it over it, train.stop() drops it." in panels(cell)[-1]["text/html"]
         assert str(kernel.value(f"eval(look[{name!r}])")) == mine
         kernel.run("train.wait()").check()
-    else:
-        wait_for_panel(cell, "finished")
-        assert "has been bound" not in panels(cell)[-1]["text/html"]
+    wait_for_panel(cell, "finished")
+    assert "has been bound" not in panels(cell)[-1]["text/html"]
     assert str(kernel.value(f"eval(look[{looked_at!r}])")) == theirs
 
 
@@ -246,7 +246,7 @@ def test_the_second_of_two_runs_that_change_the_same_asks(kernel: NotebookKernel
     tell(kernel)
     wait_for_panel(first, "finished")
     tell(kernel, "again")
-    wait_for_panel(second, "nbdist: data, big have been bound or changed in the notebook")
+    wait_for_panel(second, "data, big have been bound or changed in the notebook")
     assert kernel.value("big[-1].item(), data, second.status") == (1.0, [1], "finished")
     kernel.run("second.wait()").check()
     assert kernel.value("big[-1].item(), data") == (2.0, [2])
@@ -448,7 +448,7 @@ def test_two_runs_a_cell_and_a_session_at_once(kernel: NotebookKernel) -> None:
     tell(kernel)
     kernel.run("second.wait()\ntrain.wait()").check()
     assert kernel.value("x, y") == (2.0, 3.0)
-    assert panels(second)[-1]["text/plain"] == "background run, 3 ranks: finished"
+    assert panels(second)[-1]["text/plain"] == "run-1, 3 ranks: finished"
 
 
 def test_it_can_be_a_function(kernel: NotebookKernel) -> None:
@@ -465,7 +465,7 @@ def test_it_can_be_a_function(kernel: NotebookKernel) -> None:
     cell = kernel.run(
         "found = []\nrun = nbdist.launch(work, 21, found, devices=2, background=True)", allow_stdin=True
     )
-    assert cell.check().displays[0]["text/plain"] == "background run, 2 ranks: running"
+    assert cell.check().displays[0]["text/plain"] == "run-1, 2 ranks: running"
     tell(kernel)
     assert kernel.run("print(run.wait(), found)").check().stdout == "42 [21]\n"
 

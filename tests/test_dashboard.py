@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import nbformat
@@ -244,6 +245,25 @@ def test_nothing_of_it_is_imported_before() -> None:
         assert fresh.value(loaded) == []
 
 
+def test_a_run_in_which_nothing_changes_gives_a_sign_of_life(widgets: NotebookKernel) -> None:
+    run = watched(widgets, "%%distributed -d 1\nimport time\ntime.sleep(13)").check()
+    (page,) = pages(run)
+    words_s = [
+        message.time_s for message in messages(widgets, run) if message.content.get("comm_id") == page.comm_id
+    ]
+    assert len(words_s) > 3
+    assert max(after - before for before, after in pairwise(words_s)) < 6
+
+
+def test_a_loss_that_is_not_finite_is_seen(widgets: NotebookKernel) -> None:
+    code = TRAIN.replace("loss=1 / (step + 1) + rank", "loss=float('nan') if step > 10 else 1.0")
+    run = watched(widgets, code).check()
+    (page,) = pages(run)
+    assert [one["metrics"] for one in page.picture["ranks"].values()] == [{"loss": "nan"}] * 2
+    assert page.picture["charts"]["loss"]["mean"][10:] == [1.0, *["nan"] * 139]
+    assert "loss nan" in re.sub("<[^>]*>", "", assert_stays(run, "cell: finished on 2 ranks"))
+
+
 def test_a_failing_cell_ends_on_its_failure(widgets: NotebookKernel) -> None:
     code = (
         "%%distributed -d 2\nimport time\ntime.sleep(1.5)\nif rank == 1:\n    raise ValueError('bad batch')"
@@ -353,6 +373,31 @@ def test_a_button_stops_a_run_in_the_background(widgets: NotebookKernel) -> None
     assert_stays(run, "train: interrupted on 2 ranks")
 
 
+def test_a_run_whose_changes_wait_says_how_to_go_on_until_they_are_bound(widgets: NotebookKernel) -> None:
+    run = in_background(widgets, "import time\ntime.sleep(1)\nx = 7")
+    widgets.run("x = 100").check()
+    widgets.wait_for(lambda: pages(run)[0].picture["heading"]["hint"], 30, "the word", run)
+    heading = pages(run)[0].picture["heading"]
+    assert (heading["state"], heading["told"]) == ("finished", "finished; what it changed waits")
+    assert heading.get("button") is None
+    assert "train.wait() writes it over it" in heading["hint"]
+    widgets.run("import time\ntime.sleep(3)\ntrain.wait()").check()
+    html = assert_stays(run, "train: finished on 2 ranks")
+    assert "waits" not in html
+    assert 1000 <= heading["ended_ms"] - heading["begun_ms"] < 3000
+    assert pages(run)[0].picture["heading"]["ended_ms"] == pytest.approx(heading["ended_ms"], abs=1)
+
+
+def test_a_run_without_a_name_is_called_as_status_calls_it(widgets: NotebookKernel) -> None:
+    run = watched(widgets, "%%distributed -d 2 --background\nimport time\ntime.sleep(60)").check()
+    (page,) = pages(run)
+    assert page.picture["heading"]["title"] == "run-1"
+    (status,) = widgets.run("%distributed status").check().displays
+    assert status["text/plain"].startswith("background run run-1: 2 ranks")
+    widgets.run("%distributed stop --name run-1").check()
+    assert_stays(run, "run-1: stopped on 2 ranks")
+
+
 def test_a_page_that_was_loaded_anew_gets_the_whole_picture(widgets: NotebookKernel) -> None:
     run = in_background(widgets, "import time\nprint('up')\ntime.sleep(60)")
     (page,) = pages(run)
@@ -392,6 +437,19 @@ def assert_html(run: CellRun) -> None:
 def test_html_can_be_chosen(plain: NotebookKernel) -> None:
     choose(plain, "os.environ['NBDIST_DASHBOARD'] = 'html'")
     assert_html(watched(plain, TRAIN).check())
+
+
+def test_a_choice_that_is_none_is_told_once(plain: NotebookKernel) -> None:
+    choose(plain, "os.environ['NBDIST_DASHBOARD'] = 'hmtl'")
+    first, again = (watched(plain, "%%distributed -d 2\nprint('up')").check() for _ in range(2))
+    assert first.stderr == (
+        "nbdist: NBDIST_DASHBOARD=hmtl: no such dashboard. Allowed: widget, html, none. What fits is taken.\n"
+    )
+    assert again.stderr == ""
+    choose(plain, "os.environ['NBDIST_DASHBOARD'] = 'wigdet'")
+    run = watched(plain, "%%distributed -d 2 --background train\nprint('up')").check()
+    assert "NBDIST_DASHBOARD=wigdet: no such dashboard." in run.stderr
+    plain.run("train.wait()").check()
 
 
 def test_kaggle_gets_html(plain: NotebookKernel) -> None:

@@ -11,6 +11,7 @@ import pytest
 from dashboard_pictures import a_chart
 from hostile_texts import HOSTILE
 
+from nbdist.metrics import shown
 from nbdist.views.dashboard.charts import PALETTE, alt_text, chart_html, chart_svg
 from nbdist.views.dashboard.picture import ChartPicture
 
@@ -20,7 +21,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def of(values: list[float | None], **more: Any) -> ChartPicture:
     """A chart of one rank."""
-    made = {"x": [float(x) for x in range(len(values))], "mean": values, "low": values, "high": values}
+    listed = [shown(value) if value is not None else None for value in values]
+    made = {"x": [float(x) for x in range(len(values))], "mean": listed, "low": listed, "high": listed}
     return {**made, "lines": {}, "points": len(values), "x_label": "step", **more}  # type: ignore[typeddict-item]
 
 
@@ -86,8 +88,25 @@ def test_any_numbers_can_be_drawn(name: str) -> None:
 
 
 def test_a_chart_without_numbers_says_so() -> None:
-    assert "no values" in texts(drawn(of([None, NAN])))
+    assert "no values" in texts(drawn(of([None, None])))
     assert alt_text("loss", of([])) == "loss: no values"
+
+
+def test_what_is_not_finite_is_told() -> None:
+    diverged = of([2.0, 1.0, NAN, NAN])
+    assert texts(drawn(diverged))[-2:] == ["nan", "loss"]
+    assert alt_text("loss", diverged) == "loss: nan at step 3; from 1 to 2; 4 values"
+    assert "no finite values" in texts(drawn(of([None, NAN])))
+    assert alt_text("loss", of([INF])) == "loss: inf at step 0; none is finite; 1 values"
+
+
+def test_a_cross_is_where_a_line_stops_being_finite() -> None:
+    image = drawn(of([2.0, 1.0, NAN, NAN, 3.0, INF]))
+    middle = [text for text in image.iter(f"{SVG}text") if text.attrib.get("text-anchor") == "middle"]
+    ticks = {text.text: float(text.attrib["x"]) for text in middle if (text.text or "").isdigit()}
+    crosses = [float(text.attrib["x"]) for text in middle if text.text == "×"]
+    assert crosses == [pytest.approx(ticks["2"], abs=0.2), pytest.approx(330, abs=0.2)]
+    assert [text.text for text in middle if text.text in ("nan", "inf")] == ["nan", "inf"]
 
 
 def test_gaps_are_not_bridged_and_single_points_are_dots() -> None:
@@ -102,7 +121,8 @@ def test_gaps_are_not_bridged_and_single_points_are_dots() -> None:
     [
         ([0.0, 1.0], ["0.0", "0.5", "1.0"]),
         ([0.0, 100.0], ["0", "50", "100"]),
-        ([1e-5, 1.0], ["1e-05", "0.001", "0.1"]),
+        ([1e-5, 1.0], ["1e-5", "0.001", "0.1"]),
+        ([1.0, 1e12], ["1", "1000", "1e6", "1e9", "1e12"]),
         ([2.0, 2.0], ["1.8", "1.9", "2.0", "2.1", "2.2"]),
         ([0.0, 3e-7], ["0", "1e-7", "2e-7", "3e-7"]),
         ([0.0, 3e9], ["0", "1e9", "2e9", "3e9"]),
@@ -131,6 +151,15 @@ def test_each_rank_has_a_line_or_there_are_mean_and_band() -> None:
     for image in (drawn(a_chart(ranks=4), by_rank=False), drawn(a_chart(ranks=9)), drawn(a_chart(lines={}))):
         assert strokes(image) == [PALETTE[0]]
         assert [path.attrib.get("fill") for path in image.iter(f"{SVG}path")].count(PALETTE[0]) == 1
+
+
+@pytest.mark.parametrize("chart", [a_chart(ranks=4), a_chart(ranks=8), of([1.0, 1e12]), of([0.123456])])
+def test_a_long_name_gives_way_to_what_stands_beside_it(chart: ChartPicture) -> None:
+    image = ET.fromstring(chart_svg("a_rather_long_metric_name_here_" * 2, chart))
+    *beside, name = [text for text in image.iter(f"{SVG}text") if text.attrib["y"] == "16"]
+    ends = 8 + 7 * len(name.text or "")
+    assert all(float(text.attrib["x"]) - 6 * len(text.text or "") > ends for text in beside)
+    assert (name.text or "").startswith("a_rather_lo")
 
 
 def test_an_image_takes_little_room() -> None:

@@ -101,15 +101,15 @@ def test_what_a_rank_uses():
     }
 
 
-def test_metrics_are_in_cards_and_charts_and_what_is_not_finite_in_neither():
+def test_metrics_are_in_cards_and_charts_and_what_is_not_finite_too():
     metrics = Metrics()
     numbers = array("d", [0, 0.0, 2.0, 1, 0.1, 1.0]).tobytes()
     metrics.add(0, Logged(by_step={"loss": numbers, "odd": array("d", [0, 0.0, float("nan")]).tobytes()}))
     picture = picture_of(running(), metrics=metrics, ending=Ending(state="finished", at_s=time.time()))
-    assert picture["ranks"]["0"]["metrics"] == {"loss": 1.0}
+    assert picture["ranks"]["0"]["metrics"] == {"loss": 1.0, "odd": "nan"}
     chart = picture["charts"]["loss"]
     assert (chart["x"], chart["mean"], chart["lines"]) == ([0, 1], [2.0, 1.0], {"0": [2.0, 1.0]})
-    assert picture["charts"]["odd"]["mean"] == [None]
+    assert picture["charts"]["odd"]["mean"] == ["nan"]
 
 
 def logged(view: TextView, now_s: float = 10.0) -> list[tuple[str, list[int], str, str]]:
@@ -230,6 +230,21 @@ def test_a_run_in_the_background_has_a_button_and_another_one_a_hint():
     waited_for = picture_of(running())["heading"]
     assert (waited_for["button"], waited_for["log_is_open"]) == (None, False)
     assert "stop button" in waited_for["hint"]
+
+
+def test_work_that_has_ended_has_no_button_and_no_more_time():
+    state, ends_s = running(), time.monotonic() + 3
+    for rank in range(2):
+        state = fold(state, rank, Finished(outcome="ok", time_s=ends_s + rank))
+    told = {"told": "finished; what it changed waits", "hint": "train.wait() writes it over x"}
+    waits = picture_of(state, facts=facts(in_background=True), **told)["heading"]
+    assert (waits["button"], waits["hint"]) == (None, told["hint"])
+    ended_s = time.time() + 60
+    ended = picture_of(state, ending=Ending(state="finished", at_s=ended_s))["heading"]
+    assert waits["ended_ms"] == pytest.approx(1000 * (time.time() + 4), abs=1000)
+    assert ended["ended_ms"] == pytest.approx(waits["ended_ms"], abs=100)
+    broken_off = picture_of(running(), ending=Ending(state="stopped", at_s=ended_s))["heading"]
+    assert broken_off["ended_ms"] == 1000 * ended_s
 
 
 def test_what_does_not_change_is_in_no_patch():

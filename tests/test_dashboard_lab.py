@@ -80,6 +80,11 @@ HAS_COLOUR = """
 """
 """Whether a canvas has a line in the colour of this name."""
 
+DIE = """() => {
+    const { kernel } = window.jupyterapp.shell.currentWidget.sessionContext.session;
+    kernel.requestExecute({ code: "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", silent: true });
+}"""
+
 Open = Callable[..., LabNotebook]
 
 
@@ -254,6 +259,29 @@ def test_a_page_that_was_reloaded_while_a_cell_ran_shows_how_it_ended(notebook: 
     expect(lab.panel.locator(".nbd-header .nbd-state")).to_contain_text("finished")
     wait_for_lines(lab.panel)
     expect(lab.output(0).get_by_text("model not found")).to_have_count(0)
+
+
+def test_a_panel_notices_that_its_kernel_is_gone(browser: LabBrowser) -> None:
+    lab = browser.open("gone.ipynb", ["%load_ext nbdist", TRAIN])
+    try:
+        lab.run_all(0, 1)
+        panel = lab.output(1).locator(".nbd-root")
+        wait_for_new_values(panel)
+        lab.command("kernelmenu:restart")
+        lab.page.locator(".jp-Dialog .jp-mod-accept").click()
+        expect(panel.locator(".nbd-header .nbd-state")).to_have_text("lostthe kernel has gone")
+        expect(panel.locator(".nbd-end")).to_be_hidden()
+
+        lab.page.wait_for_function(
+            "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
+        )
+        lab.run_all(0, 1)
+        wait_for_new_values(panel)
+        lab.page.evaluate(DIE)
+        expect(panel.locator(".nbd-header .nbd-state")).to_have_text("lostthe kernel has gone")
+        expect(panel.locator(".nbd-end")).to_be_hidden()
+    finally:
+        lab.close()
 
 
 def test_each_run_has_its_colours_and_each_view_of_it_its_own_filter(notebook: Open) -> None:

@@ -92,7 +92,7 @@ def test_two_views_of_one_model_show_the_same_and_go_when_removed(panel):
     panel.page.evaluate("removeSecond(); remove(); finish()")
     panel.patch(3, {"heading": {"title": "none"}})
     assert panel.page.locator(".nbd-root").count() == 0
-    assert panel.page.evaluate("Object.values(model.handlers).map((calls) => calls.size)") == [0, 0]
+    assert panel.page.evaluate("Object.values(model.handlers).map((calls) => calls.size)") == [0, 0, 0]
 
 
 def test_buttons_send_what_they_say(panel):
@@ -126,11 +126,52 @@ def test_seconds_are_counted_by_the_kernels_clock_until_the_end(panel):
     panel.open(pictures.running())
     elapsed = panel.page.locator(".nbd-elapsed")
     expect(elapsed).to_have_text("12 min 34 s")
-    panel.page.clock.run_for(61_000)
+    for number in range(2, 8):
+        panel.page.clock.run_for(10_000)
+        panel.patch(number, {})
+    panel.page.clock.run_for(1_000)
     expect(elapsed).to_have_text("13 min 35 s")
-    panel.patch(2, {"heading": {"state": "finished", "ended_ms": pictures.BEGUN_MS + 820_000}})
+    panel.patch(8, {"heading": {"state": "finished", "ended_ms": pictures.BEGUN_MS + 820_000}})
     panel.page.clock.run_for(20_000)
     expect(elapsed).to_have_text("13 min 40 s")
+    expect(panel.page.locator(".nbd-hint")).to_be_hidden()
+
+
+def test_a_kernel_that_says_nothing_is_told_and_nothing_is_counted_on(panel):
+    panel.page.clock.install()
+    panel.open(pictures.running())
+    panel.page.clock.run_for(12_000)
+    hint, button, elapsed = (panel.page.locator(f".nbd-{name}") for name in ("hint", "end", "elapsed"))
+    expect(hint).to_be_hidden()
+    expect(elapsed).to_have_text("12 min 46 s")
+    panel.page.clock.run_for(8_000)
+    expect(hint).to_have_text("No word from the kernel for 20 s")
+    expect(button).to_be_disabled()
+    expect(elapsed).to_have_text("12 min 34 s")
+    panel.page.clock.run_for(60_000)
+    expect(hint).to_have_text("No word from the kernel for 1 min 20 s")
+    expect(elapsed).to_have_text("12 min 34 s")
+    panel.patch(2, {})
+    panel.page.clock.run_for(1_000)
+    expect(hint).to_be_hidden()
+    expect(button).to_be_enabled()
+    expect(elapsed).to_have_text("13 min 55 s")
+
+
+def test_a_kernel_that_has_gone_is_told_at_once_and_one_that_comes_back_too(panel):
+    panel.open(pictures.running())
+    panel.page.evaluate("model.cut()")
+    state = panel.page.locator(".nbd-header .nbd-state")
+    expect(state).to_have_text("lostthe kernel has gone")
+    expect(panel.page.locator(".nbd-end")).to_be_hidden()
+    expect(panel.page.locator(".nbd-hint")).to_have_text("This is the last that was heard of it.")
+    panel.patch(2, {})
+    expect(state).to_have_text("running")
+    expect(panel.page.locator(".nbd-end")).to_be_enabled()
+    panel.patch(3, {"heading": pictures.heading("finished", button=None)})
+    panel.page.evaluate("model.cut()")
+    panel.settle()
+    expect(state).to_have_text("finished")
 
 
 # ---- ranks and failures ----
@@ -307,6 +348,46 @@ def test_a_gap_in_a_chart_has_no_number(panel):
     for _ in range(5):
         panel.page.keyboard.press("PageDown")
     assert plot.get_attribute("aria-valuetext") == "call 500, rank 0 –, rank 1 –, rank 2 –, rank 3 –"
+
+
+def test_a_loss_that_is_not_finite_is_told_wherever_it_stands(panel):
+    diverged = pictures.chart(2, points=6)
+    for values in (diverged["mean"], diverged["lines"]["1"]):
+        values[4:] = ["nan", "inf"]
+    ranks = {str(number): pictures.rank(number) for number in range(2)}
+    ranks["1"]["metrics"] = {"loss": "inf", "lr": 0.1}
+    panel.open(pictures.picture(ranks, charts={"loss": diverged}))
+    assert panel.page.locator(".nbd-card").nth(1).locator(".nbd-metric-value").all_text_contents() == [
+        "inf",
+        "0.1",
+    ]
+    last, plot = panel.page.locator(".nbd-chart-last"), panel.page.locator(".nbd-plot")
+    expect(last).to_have_text("inf")
+    plot.focus()
+    panel.page.keyboard.press("End")
+    panel.page.keyboard.press("ArrowLeft")
+    assert re.fullmatch(r"step 40, rank 0 [\d.]+, rank 1 nan", plot.get_attribute("aria-valuetext") or "")
+
+
+def test_a_cross_stands_where_a_line_stops_being_finite(panel):
+    ends_early, diverges = pictures.chart(1, points=6), pictures.chart(1, points=6)
+    for chart, values in ((ends_early, [None, None]), (diverges, ["nan", "nan"])):
+        for line in (chart["mean"], chart["low"], chart["high"], chart["lines"]["0"]):
+            line[4:] = values
+    panel.open(pictures.picture({"0": pictures.rank(0)}, charts={"a": ends_early, "b": diverges}))
+    first, second = (
+        canvas.evaluate("c => c.toDataURL()") for canvas in panel.page.locator(".nbd-canvas").all()
+    )
+    assert first != second
+
+
+def test_ranks_of_a_heat_strip_that_are_not_finite_are_told(panel):
+    ranks = {str(number): pictures.rank(number, metrics={"loss": "nan"}) for number in range(65)}
+    panel.open(pictures.picture(ranks))
+    panel.page.locator(".nbd-heat-box select").select_option("metric loss")
+    expect(panel.page.locator(".nbd-scale-text").first).to_have_text("no finite numbers")
+    panel.page.locator(".nbd-heat").hover(position={"x": 48, "y": 8})
+    expect(panel.page.locator(".nbd-heat-tip")).to_have_text("rank 0: nan")
 
 
 def test_mean_with_a_band_and_a_logarithmic_axis_can_be_chosen(panel):

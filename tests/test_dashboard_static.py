@@ -213,6 +213,8 @@ def test_what_is_left_out_is_told() -> None:
     page = page_of(a_picture(charts={f"metric {n}": a_chart() for n in range(50)}))
     drawn = len(page.images)
     assert f"{50 - drawn} more metrics, not drawn here: metric {drawn}, metric {drawn + 1}" in page.text
+    page = page_of(a_picture(charts=dict.fromkeys(("a", "b"), a_chart(400))), live=True)
+    assert "1 more metric, not drawn here: b" in page.text
     page = page_of(a_picture(lines=[a_line("x" * 990) for _ in range(200)], left_out=10))
     left_out = re.search(r"… (\d+) earlier lines left out, all of it is in nbdist-logs/train-3", page.text)
     assert left_out
@@ -250,10 +252,14 @@ def test_a_bar_whose_end_nobody_knows() -> None:
 
 
 def test_a_failure_opens_on_its_cause() -> None:
-    markup = picture_html(failed(), live=False)
+    picture = failed()
+    assert "<details open>" not in picture_html(picture, live=False), "the cell's own error has it, too"
+    picture["heading"]["log_is_open"] = True
+    markup = picture_html(picture, live=False)
+    assert "rank 1, line 4" in Page(markup).text
     cause = markup.index("<details open>")
     assert cause < markup.index("ValueError") < markup.index("Connection closed") < markup.index("<img")
-    assert markup.count("<details open>") == 1
+    assert markup.count("<details open>") == 2  # the log is the other one
     assert "1 consequence of it" in markup
 
 
@@ -267,6 +273,16 @@ def test_ranks_to_64_have_a_row_each_and_more_are_counted() -> None:
     assert "1023cuda:1023killed by SIGKILL" in page.text
     assert "straggler: 18 steps behind the others" in page.text
     assert "loss0.43810.4231 to 0.4531" in page.text
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_metrics_that_are_not_finite_are_told(live: bool) -> None:
+    ranks = {str(rank): a_rank(rank, metrics={"loss": "nan", "norm": "-inf"}) for rank in range(2)}
+    assert "loss nan, norm -inf" in page_of(a_picture(ranks=ranks), live=live).text
+    several = many(1024)
+    several["ranks"]["5"]["metrics"]["loss"] = "nan"
+    text = page_of(several, live=live).text
+    assert "lossnan0.4231 to 0.4531, nan on 1 rank" in text
 
 
 def test_use_is_of_the_gpu_or_of_the_cores() -> None:
@@ -296,10 +312,10 @@ def test_the_log_is_open_where_it_is_what_one_wants_to_see() -> None:
 
 def test_lines_that_single_ranks_wrote_stand_by_rank_too() -> None:
     text = page_of(finished()).text
-    assert "lines of single ranks (0-3)" in text
-    after = text.partition("lines of single ranks")[2]
+    assert "log of each rank's own lines (0-3)" in text
+    after = text.partition("log of each rank's own lines")[2]
     assert "rank 3: last 2 lines" in after
-    assert "lines of single ranks" not in page_of(a_picture(lines=[a_line("all")])).text
+    assert "log of each rank's own lines" not in page_of(a_picture(lines=[a_line("all")])).text
 
 
 # ── The line ────────────────────────────────────────────────────────────────────────────────────────────────

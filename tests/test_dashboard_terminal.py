@@ -64,6 +64,11 @@ def test_plain_lines() -> None:
     ]
 
 
+def test_metrics_that_are_not_finite_are_told() -> None:
+    lines = picture_lines(a_picture(ranks={"0": a_rank(metrics={"loss": "nan", "norm": "inf"})}), width=120)
+    assert lines[2].endswith("loss nan, norm inf, 12.5 steps/s")
+
+
 def test_a_narrow_terminal_has_the_columns_that_matter() -> None:
     assert picture_lines(a_picture(), width=40, now_ms=NOW_MS)[:3] == [
         "train running · 4 ranks · 1 min 23 s",

@@ -168,13 +168,28 @@ def test_a_chart_of_few_numbers_is_exact() -> None:
     metrics.add(1, logged((1, 0, 4.0), (3, 0, float("inf"))))
     assert metrics.chart("loss") == {
         "x": [1, 2, 3],
-        "mean": [3.0, None, None],
-        "low": [2.0, None, None],
-        "high": [4.0, None, None],
-        "lines": {"0": [2.0, None, None], "1": [4.0, None, None]},
+        "mean": [3.0, "nan", "inf"],
+        "low": [2.0, "nan", "inf"],
+        "high": [4.0, "nan", "inf"],
+        "lines": {"0": [2.0, "nan", None], "1": [4.0, None, "inf"]},
         "points": 4,
         "x_label": "step",
     }
+
+
+def test_a_number_that_is_not_finite_is_hidden_by_none_beside_it() -> None:
+    metrics = Metrics()
+    metrics.add(0, logged((1, 0, 2.0), (2, 0, float("nan"))))
+    metrics.add(1, logged((1, 0, float("-inf")), (2, 0, 5.0)))
+    chart = metrics.chart("loss")
+    assert (chart["mean"], chart["low"], chart["high"]) == (["-inf", "nan"], [2.0, 5.0], [2.0, 5.0])
+
+
+def test_the_mean_of_large_numbers_is_a_number() -> None:
+    metrics = Metrics()
+    metrics.add(0, logged((1, 0, 1.6e308)))
+    metrics.add(1, logged((1, 0, 1.4e308)))
+    assert metrics.chart("loss")["mean"] == [pytest.approx(1.5e308)]
 
 
 def test_a_chart_of_many_numbers_keeps_their_extremes() -> None:
@@ -194,8 +209,20 @@ def test_a_chart_of_many_numbers_keeps_their_extremes() -> None:
     assert list(chart["lines"]) == [str(rank) for rank in range(8)]
     assert metrics.chart("loss") is chart
     metrics.add(0, logged((100_000, 0, 1.0)))
-    assert metrics.chart("loss", live=True) is chart  # it took long, and the live view has others to draw
     assert metrics.chart("loss")["points"] == 800_001
+
+
+def test_charts_of_a_live_view_are_of_one_moment() -> None:
+    metrics = Metrics()
+    columns = np.stack([np.arange(300_000.0), np.zeros(300_000), np.zeros(300_000)], axis=1).tobytes()
+    few = array("d", [0.0, 0.0, 1.0]).tobytes()
+    metrics.add(0, Logged(by_step={"loss": columns, "lr": few}))
+    first = metrics.charts(9, live=True)
+    metrics.add(0, Logged(by_step={"loss": few, "lr": few, "late": few}))
+    assert metrics.charts(9, live=True) == first  # it took long, and the view has others to draw
+    anew = metrics.charts(9)
+    assert {name: chart["points"] for name, chart in anew.items()} == {"loss": 300_001, "lr": 2, "late": 1}
+    assert metrics.charts(1) == {"loss": anew["loss"]}
 
 
 def test_memory_is_bounded_and_extremes_stay() -> None:

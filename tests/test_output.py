@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from notebook_kernel import CellRun, NotebookKernel, without_ansi
 
+from nbdist.session.logs import RunLogs
+
 
 def logs_of(kernel: NotebookKernel) -> list[str]:
     """The logs of the latest run, by rank. (Folders are named by time, process and number.)"""
@@ -549,6 +551,47 @@ def test_progress_bars_become_one_line(kernel: NotebookKernel) -> None:
     assert bar.startswith("training: 100%")
     # The log has the bar's every step.
     assert all("training:   0%" in log and "training: 100%" in log for log in logs_of(kernel))
+
+
+def test_a_log_has_bars_and_text_on_lines_of_their_own(kernel: NotebookKernel) -> None:
+    kernel.run(
+        """
+        %%distributed --devices 2 --background bars
+        import nbdist
+        for step in nbdist.track(range(60), "train"):
+            if step % 20 == 10:
+                print("at", step)
+        for step in nbdist.track(range(5), "check"):
+            print("." * step, end="")
+        print("end")
+        """
+    ).check()
+    kernel.run("bars.wait()").check()
+    for log in logs_of(kernel):
+        lines = log.split("\n")
+        assert [line for line in lines if "at" in line] == ["at 10", "at 30", "at 50"]
+        assert not [line for line in lines if "%" in line and not line.startswith("\r")]
+    shown = str(kernel.value("str(bars.logs(1))"))
+    assert "\r" not in shown
+    assert kernel.value("bars.logs(1, 1)") == "end\n"
+    last = kernel.run("%distributed logs 1 --name bars")
+    assert last.error is not None or "\r" not in last.stdout
+    assert [line.partition("%")[0] for line in shown.split("\n") if line.startswith("check: ")][
+        -1
+    ] == "check: 100"
+
+
+def test_what_was_drawn_over_is_read_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NBDIST_LOG_DIR", str(tmp_path))
+    logs = RunLogs(1)
+    for step in range(3):
+        logs.write_bar(0, f"train: {step}/3")
+    logs.write(0, "step 2")
+    logs.write_bar(0, "train: 3/3\n")
+    logs.write(0, "dos\r\nown 1\rown 2\nend")
+    assert logs.read(0) == "train: 2/3\nstep 2\ntrain: 3/3\ndos\nown 2\nend"
+    assert logs.path(0).read_bytes().count(b"train") == 4
+    logs.close()
 
 
 def test_a_live_bar_updates_in_place(kernel: NotebookKernel) -> None:

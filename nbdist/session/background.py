@@ -90,6 +90,7 @@ class Run(NotebooksOwn):
         panel: Panel,
         source: Source,
         name: str,
+        label: str,
         shell: Any,
         *,
         show_result: bool,
@@ -99,8 +100,8 @@ class Run(NotebooksOwn):
         self._owner = one.ranks.owner
         self._panel = panel
         self._name = name
-        self._label = name or next(label for n in itertools.count(1) if (label := f"run-{n}") not in _runs)
-        one.ranks.label = f"background run {self._label}"
+        self._label = label  # its name, or what stands for one
+        one.ranks.label = f"background run {label}"
         self._show_result = show_result
         self._then = then
         self._logs = one.ranks.logs
@@ -137,9 +138,13 @@ class Run(NotebooksOwn):
         only_notebook(f"{self._label}.status")
         if self._status or not self._settled.is_set():
             return self._status or "running"
+        return self._outcome()
+
+    def _outcome(self) -> RunWord:
+        """Of ranks that have ended their work."""
         one, state = self._one, self._state
         if one is None or state is None or state.failures:
-            return self._status or "failed"
+            return "failed"
         return "interrupted" if one.ranks.interrupted or state.broken_off else "finished"
 
     def wait(self, timeout: float | None = None) -> Any:
@@ -274,7 +279,7 @@ class Run(NotebooksOwn):
         only_notebook(f"{self._label}.export()")
         write_record(
             path,
-            title=self._name or "background run",
+            title=self._label,
             outcome=self.status,
             begun_s=self._begun_s,
             ended_s=self._ended_s,
@@ -299,7 +304,7 @@ class Run(NotebooksOwn):
         _runs[self._label] = self
         atexit.register(stop_runs)
         self._panel.open(
-            f"{self._name or 'background run'}, {_ranks(self._world_size)}",
+            f"{self._label}, {_ranks(self._world_size)}",
             self._source,
             {"interrupt": self.interrupt, "stop": self.stop},
         )
@@ -319,7 +324,7 @@ class Run(NotebooksOwn):
                 self._panel.fail(failure_in(state, ranks))
                 for note in notes_on(state.failures):
                     self._panel.note(note)
-            self._panel.tell("ended; what it changed is bound when no cell runs")
+            self._panel.tell(f"{self._outcome()}; what it changed is bound when no cell runs")
         except BaseException as error:  # noqa: BLE001  a fault of nbdist's: `wait` raises it
             self._error = error
         finally:
@@ -377,11 +382,11 @@ class Run(NotebooksOwn):
     def _ask(self, names: list[str]) -> None:
         run = self._name or "run"
         they, them = ("have", "them") if len(names) > 1 else ("has", "it")
-        self._panel.note(
+        self._panel.tell(
+            f"{self.status}; what it changed waits",
             f"{', '.join(names)} {they} been bound or changed in the notebook since this run began, and what "
-            f"the run changed waits: {run}.wait() writes it over {them}, {run}.stop() drops it."
+            f"the run changed waits: {run}.wait() writes it over {them}, {run}.stop() drops it.",
         )
-        self._panel.tell("ended; what it changed is not bound")
 
     def _close(self, one: OneShot, status: RunWord) -> None:
         """Give all back."""
@@ -436,9 +441,9 @@ def begin(
         undo.callback(one.ranks.stop)
         if one.ranks.interrupted:
             raise RunInterrupted("the run was stopped before it had begun")
-        tail = panel.tail
-        source = source_of(one.ranks, work, tail, name=name or "background run", in_background=True)
-        run = Run(one, panel, source, name, shell, show_result=show_result, then=then)
+        label = name or next(free for n in itertools.count(1) if (free := f"run-{n}") not in _runs)
+        source = source_of(one.ranks, work, panel.tail, name=label, in_background=True)
+        run = Run(one, panel, source, name, label, shell, show_result=show_result, then=then)
         if name:
             namespace_of(shell)[name] = run
         undo.pop_all()

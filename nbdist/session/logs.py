@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 from nbdist.values.files import our_folders
 
@@ -37,6 +37,7 @@ class RunLogs:
         our_folders.add(self._real_folder)
         self.trouble: OSError | None = None
         self._files: list[TextIO | None] = [None] * world_size
+        self._open_lines: list[Literal["text", "bar"] | None] = [None] * world_size
         self._lock = threading.Lock()  # who reads has all flushed while the monitor writes
 
     def path(self, rank: int) -> Path:
@@ -45,18 +46,28 @@ class RunLogs:
 
     def write(self, rank: int, text: str) -> None:
         """Append to a rank's log. A disk that is full or read-only ends the logs, not the run."""
-        if self.trouble is None:
-            try:
-                with self._lock:
-                    self._append(rank, text)
-            except OSError as error:
-                self.trouble = error
+        self._write(rank, text, "text")
+
+    def write_bar(self, rank: int, text: str) -> None:
+        """Append a state of a progress bar, behind the former one in a line that holds nothing else."""
+        self._write(rank, f"\r{text}", "bar")
 
     def read(self, rank: int) -> str:
-        """All that a rank has printed until now."""
+        """All that a rank has printed until now; of a line that was written over again its last state."""
         self.flush()
         path = self.path(rank)
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
+        return "\n".join(map(_last_state, text.split("\n"))) if "\r" in text else text
+
+    def _write(self, rank: int, text: str, kind: Literal["text", "bar"]) -> None:
+        if self.trouble is None and text:
+            try:
+                with self._lock:
+                    is_torn = self._open_lines[rank] not in (None, kind)
+                    self._append(rank, f"\n{text}" if is_torn else text)
+                    self._open_lines[rank] = None if text.endswith("\n") else kind
+            except OSError as error:
+                self.trouble = error
 
     def _append(self, rank: int, text: str) -> None:
         file = self._files[rank]

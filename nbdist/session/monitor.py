@@ -278,7 +278,7 @@ class Monitor(threading.Thread):
 
     def _take_progress(self, rank: int, progress: Progress, now_s: float) -> None:
         end = {"open": "", "kept": "\n", "gone": "\r"}[progress.phase]
-        self._logs.write(rank, f"\r{bar_line(progress)}{end}")
+        self._logs.write_bar(rank, f"{bar_line(progress)}{end}")
         self.state = fold(self.state, rank, progress)
         if self._view is not None:
             if progress.phase == "kept":

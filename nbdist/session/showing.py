@@ -12,9 +12,10 @@ from nbdist.options import Options
 from nbdist.session.fitting import devices_of
 from nbdist.session.ranks import Ranks
 from nbdist.views.dashboard.composing import Facts, models_text
-from nbdist.views.dashboard.faces import can_show, place_for
+from nbdist.views.dashboard.faces import can_show, place_for, unknown_choice
 from nbdist.views.dashboard.live import APPEARS_S, Dashboard, Source
 from nbdist.views.dashboard.picture import RunWord
+from nbdist.views.screen import Screen
 from nbdist.views.tail import Tail
 from nbdist.worker.work import CallWork, CellWork, Work
 
@@ -26,6 +27,8 @@ def shown(ranks: Ranks, work: Work, options: Options, shell: Any) -> Iterator[No
     if not (options.dashboard and can_show(shell) and isinstance(work, (CellWork, CallWork))):
         yield
         return
+    if told := unknown_choice():
+        Screen(shell).note(told)
     place = place_for(shell)
     dashboard = Dashboard(source_of(ranks, work, ranks.tail), place)
     if place.is_watched:

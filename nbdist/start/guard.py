@@ -13,6 +13,7 @@ import contextlib
 import os
 import select
 import subprocess
+import threading
 from collections.abc import Iterable
 
 from nbdist.errors import LaunchError
@@ -115,5 +116,5 @@ class Guard:
         self._process.stdout.close()
         if ended:
             self._process.wait()
-        else:  # it goes on by itself
-            self._process.returncode = 0
+        else:  # it goes on by itself, and is no zombie afterwards: a busy machine takes long
+            threading.Thread(target=self._process.wait, name="nbdist-guard", daemon=True).start()

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from nbdist import messages
 from nbdist.errors import ranks_text
@@ -15,7 +15,8 @@ from nbdist.views.lines import DISPLAY, STDERR, STDOUT
 _NAMES: dict[int, messages.Stream] = {STDOUT: "stdout", STDERR: "stderr"}
 
 
-class Entry(NamedTuple):
+@dataclass(slots=True)  # each line that waits is one: a tuple takes half as much again, and frozen, time
+class Entry:
     """A piece of output on its way to the items.
 
     Attributes:

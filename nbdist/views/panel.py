@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from nbdist.errors import RankFailedError
 from nbdist.messages import Asking, Reply
 from nbdist.views.colours import text_html
-from nbdist.views.dashboard.faces import NotebookPlace, can_show, place_for
+from nbdist.views.dashboard.faces import NotebookPlace, can_show, place_for, unknown_choice
 from nbdist.views.dashboard.live import Dashboard, Source
 from nbdist.views.dashboard.picture import RunWord
 from nbdist.views.html import tail_html
@@ -50,8 +50,8 @@ class Panel(Output, Protocol):
             buttons: what a click does, by the button's name.
         """
 
-    def tell(self, state: str) -> None:
-        """What the run does now, in a word or two."""
+    def tell(self, state: str, more: str = "") -> None:
+        """What the run does now, in a word or two, and what is to be done, until the next word."""
 
     def fail(self, error: RankFailedError) -> None:
         """The run has failed."""
@@ -70,6 +70,8 @@ def panel_for(shell: Any, *, waits: bool, dashboard: bool) -> Panel:
         waits: whether the cell waits for the run: then it is the panel.
         dashboard: whether more than text is wanted.
     """
+    if dashboard and (told := unknown_choice()):
+        Screen(shell).note(told)
     if waits:
         return CellPanel(shell, dashboard=dashboard)
     if dashboard and can_show(shell, in_background=True):
@@ -101,7 +103,7 @@ class DisplayPanel(_OwnPanel):
 
     def __init__(self, shell: Any):
         super().__init__()
-        self._title = self._where = ""
+        self._title = self._where = self._more = ""
         self._state = "running"
         self._slot = Slot(shell)
         self._changed = threading.Condition()
@@ -119,10 +121,10 @@ class DisplayPanel(_OwnPanel):
         with self._change():
             super().show(items)
 
-    def tell(self, state: str) -> None:
+    def tell(self, state: str, more: str = "") -> None:
         """See `Panel`."""
         with self._change():
-            self._state = state
+            self._state, self._more = state, more
 
     def fail(self, error: RankFailedError) -> None:
         """See `Panel`: as a cell would show it."""
@@ -137,7 +139,7 @@ class DisplayPanel(_OwnPanel):
     def close(self, state: RunWord) -> None:
         """See `Panel`."""
         with self._change():
-            self._state, self._is_closed = state, True
+            self._state, self._more, self._is_closed = state, "", True
         self._writer.join()
 
     @contextlib.contextmanager
@@ -168,7 +170,8 @@ class DisplayPanel(_OwnPanel):
         return len(data["text/html"])
 
     def _data(self) -> dict[str, str]:
-        head = f"<b>{html.escape(self._title)}</b>: {text_html(self._state)}"
+        more = f"<div>{text_html(self._more)}</div>" if self._more else ""
+        head = f"<b>{html.escape(self._title)}</b>: {text_html(self._state)}{more}"
         body = f'<div style="{_SCROLLED}"><div>\n{tail_html(self.tail, self._where)}\n</div></div>'
         return {
             "text/html": f'<div style="{_FRAME}">\n<div>{head}</div>\n{body}\n</div>',
@@ -194,9 +197,9 @@ class DashboardPanel(_OwnPanel):
         self._dashboard = Dashboard(source, self._place)
         self._dashboard.open()
 
-    def tell(self, state: str) -> None:
+    def tell(self, state: str, more: str = "") -> None:
         """See `Panel`."""
-        self._dashboard.tell(state)
+        self._dashboard.tell(state, more)
 
     def fail(self, error: RankFailedError) -> None:
         """See `Panel`: the dashboard knows it already."""
@@ -231,8 +234,10 @@ class CellPanel(Screen):
         self.tail.add(items)
         super().show(items)
 
-    def tell(self, state: str) -> None:
-        """See `Panel`."""
+    def tell(self, state: str, more: str = "") -> None:
+        """See `Panel`: text has one place for it."""
+        if more:
+            self.note(more)
 
     def fail(self, error: RankFailedError) -> None:
         """See `Panel`: it is raised."""

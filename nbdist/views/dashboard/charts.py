@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from math import ceil, floor, isfinite, log10
 from typing import TypeGuard
 
+from nbdist.metrics import Shown
 from nbdist.views.dashboard.picture import ChartPicture
 from nbdist.views.dashboard.words import number_text
 from nbdist.views.visible import one_line
@@ -20,15 +22,17 @@ PALETTE = ("#2f86d6", "#d96b14", "#129a74", "#c266a0", "#a88412", "#7f7ae6", "#c
 
 _WIDTH, _HEIGHT = 340, 170
 _TOP, _BOTTOM, _RIGHT = 30, 22, 10
-_CHAR = 6.2  # width of a digit
+_CHAR = 7.0  # width of a digit where they are wide
+_NAME_CHAR = 7.4  # of a letter of the name
 _GREY = "#808080"
 _MOST_X = 400
 _LARGEST = 8e307  # the difference of two is a number still
-_NAME_CHARS = 34
+_MOST_CROSSES = 8  # of a line
 
 _Place = Callable[[float], float]
 _Ticks = Sequence[tuple[float, str]]
-_Series = Mapping[str, Sequence["float | None"]]
+_Values = Sequence["Shown | None"]
+_Series = Mapping[str, _Values]
 
 
 def chart_html(name: str, chart: ChartPicture, *, by_rank: bool = True) -> str:
@@ -48,24 +52,25 @@ def chart_html(name: str, chart: ChartPicture, *, by_rank: bool = True) -> str:
 def alt_text(name: str, chart: ChartPicture) -> str:
     """The chart in words: last value, range, number of values."""
     label = one_line(name, 80)
-    mean = [(x, value) for x, value in zip(chart["x"], chart["mean"], strict=False) if _is_number(value)]
+    mean = [(x, value) for x, value in zip(chart["x"], chart["mean"], strict=False) if value is not None]
     if not mean:
         return f"{label}: no values"
     x, last = mean[-1]
     values = [value for value in (*chart["low"], *chart["high"], *chart["mean"]) if _is_number(value)]
+    between = f"from {number_text(min(values))} to {number_text(max(values))}" if values else "none is finite"
     return (
-        f"{label}: {number_text(last)} at {one_line(chart['x_label'], 20)} {number_text(x)}; from "
-        f"{number_text(min(values))} to {number_text(max(values))}; {chart['points']:,} values"
+        f"{label}: {number_text(last)} at {one_line(chart['x_label'], 20)} {number_text(x)}; {between}; "
+        f"{chart['points']:,} values"
     )
 
 
 def chart_svg(name: str, chart: ChartPicture, *, by_rank: bool = True) -> str:
     """A chart as SVG: the mean with a band from the lowest to the highest, or a line for each rank."""
     series = _series(chart, by_rank=by_rank)
-    shown = [value for values in series.values() for value in values if value is not None]
+    shown = [value for values in series.values() for value in values if _is_number(value)]
     scale = _Scale.of(shown, may_be_log=True)
     labels = scale.ticks()
-    left = 8 + max((len(text) for _, text in labels), default=1) * _CHAR
+    left = 10 + max((len(text) for _, text in labels), default=1) * _CHAR
     x = chart["x"][:: _step(chart["x"])]
     x_scale = _Scale.of([value for value in x if isfinite(value)], may_be_log=False, is_tight=True)
 
@@ -88,25 +93,25 @@ def chart_svg(name: str, chart: ChartPicture, *, by_rank: bool = True) -> str:
     )
 
 
-def _series(chart: ChartPicture, *, by_rank: bool) -> dict[str, list[float | None]]:
+def _series(chart: ChartPicture, *, by_rank: bool) -> dict[str, list[Shown | None]]:
     """What is drawn: by rank, or ``mean``, ``low`` and ``high``."""
     if by_rank and 1 < len(chart["lines"]) <= len(PALETTE):
         return {rank: _clean(values) for rank, values in chart["lines"].items()}
     return {"mean": _clean(chart["mean"]), "low": _clean(chart["low"]), "high": _clean(chart["high"])}
 
 
-def _clean(values: Sequence[float | None]) -> list[float | None]:
-    """Numbers that can be drawn, and None for gaps."""
+def _clean(values: _Values) -> list[Shown | None]:
+    """Numbers that can be drawn, words for those that are not finite, and None for gaps."""
     kept = values[:: _step(values)]
-    return [max(-_LARGEST, min(_LARGEST, float(value))) if _is_number(value) else None for value in kept]
+    return [max(-_LARGEST, min(_LARGEST, float(value))) if _is_number(value) else value for value in kept]
 
 
 def _step(values: Sequence[object]) -> int:
     return max(1, ceil(len(values) / _MOST_X))
 
 
-def _is_number(value: float | None) -> TypeGuard[float]:
-    return value is not None and isfinite(value)
+def _is_number(value: Shown | None) -> TypeGuard[float]:
+    return value is not None and not isinstance(value, str) and isfinite(value)
 
 
 class _Scale:
@@ -138,11 +143,15 @@ class _Scale:
         if self.is_log:
             first, last = ceil(self._low - 1e-9), floor(self._high + 1e-9)
             every = max(1, ceil((last - first) / most))
-            return [(10.0**power, f"{10.0**power:g}") for power in range(first, last + 1, every)]
+            return [(10.0**power, _power_text(power)) for power in range(first, last + 1, every)]
         step = _round_step((self._high - self._low) / most)
         first, last = ceil(self._low / step), floor(self._high / step)
         values = [number * step for number in range(first, last + 1)]
         return [(value, _tick_text(value, step)) for value in values if isfinite(value)]
+
+
+def _power_text(power: int) -> str:
+    return f"{10.0**power:g}" if -4 < power < 6 else f"1e{power}"
 
 
 def _round_step(least: float) -> float:
@@ -185,7 +194,7 @@ def _lines(series: _Series, x: Sequence[float], place_x: _Place, place_y: _Place
         band = [
             (place_x(at), place_y(low), place_y(high))
             for at, low, high in zip(x, series["low"], series["high"], strict=False)
-            if low is not None and high is not None and isfinite(at)
+            if _is_number(low) and _is_number(high) and isfinite(at)
         ]
         if len(band) > 1:
             around = [(at, low) for at, low, _ in band] + [(at, high) for at, _, high in reversed(band)]
@@ -200,13 +209,44 @@ def _lines(series: _Series, x: Sequence[float], place_x: _Place, place_y: _Place
                 continue
             style = f'fill="none" stroke="{colour}" stroke-width="1.6" stroke-linejoin="round"'
             yield f'<path d="{_path(points)}" {style}/>'
+    yield from _crosses(drawn, x, place_x, place_y)
 
 
-def _pieces(x: Sequence[float], values: Sequence[float | None]) -> Iterator[list[tuple[float, float]]]:
+def _crosses(series: _Series, x: Sequence[float], place_x: _Place, place_y: _Place) -> Iterator[str]:
+    """Where lines stop being finite; the first of each word with the word."""
+    told: set[str] = set()
+    for colour, values in zip(PALETTE, series.values(), strict=False):
+        for at, height, word in islice(_ends(x, values), _MOST_CROSSES):
+            left, y = place_x(at), place_y(height)
+            half = len(word) * _CHAR / 2
+            if word not in told:
+                middle = min(left, _WIDTH - _RIGHT - half)
+                above = y - 8 if y - 8 > _TOP else y + 14
+                yield f'<text x="{middle:.1f}" y="{above:.1f}" text-anchor="middle">{word}</text>'
+            told.add(word)
+            style = f'text-anchor="middle" fill="{colour}" font-size="14" font-weight="bold"'
+            yield f'<text x="{left:.1f}" y="{y + 4.5:.1f}" {style}>×</text>'
+
+
+def _ends(x: Sequence[float], values: _Values) -> Iterator[tuple[float, float, str]]:
+    """Where numbers stop being finite: the place, the number that came before (or else after), the word."""
+    last: float | None = None
+    was_finite = True
+    for number, (at, value) in enumerate(zip(x, values, strict=False)):
+        if _is_number(value):
+            last, was_finite = value, True
+        elif isinstance(value, str) and was_finite and isfinite(at):
+            was_finite = False
+            height = last if last is not None else next(filter(_is_number, values[number:]), None)
+            if height is not None:
+                yield at, height, value
+
+
+def _pieces(x: Sequence[float], values: _Values) -> Iterator[list[tuple[float, float]]]:
     """What is between gaps."""
     piece: list[tuple[float, float]] = []
     for at, value in zip(x, values, strict=False):
-        if value is not None and isfinite(at):
+        if _is_number(value) and isfinite(at):
             piece.append((at, value))
         elif piece:
             yield piece
@@ -227,19 +267,24 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _title(name: str, series: _Series, scale: _Scale, shown: Sequence[float]) -> Iterator[str]:
-    label = html.escape(one_line(name, _NAME_CHARS))
-    yield f'<text x="8" y="16" font-size="12" font-weight="bold">{label}</text>'
     end = _WIDTH - _RIGHT
+    begin: float = end  # of what stands on the right
     if not shown:
-        yield f'<text x="{_WIDTH / 2}" y="{_HEIGHT / 2}" text-anchor="middle">no values</text>'
+        told = "no finite values" if any(map(any, series.values())) else "no values"
+        yield f'<text x="{_WIDTH / 2}" y="{_HEIGHT / 2}" text-anchor="middle">{told}</text>'
     elif "low" not in series:
         for place, rank in enumerate(reversed(list(series))):
             colour, at = PALETTE[len(series) - 1 - place], end - 22 * place
             yield f'<text x="{at}" y="16" text-anchor="end" fill="{colour}" font-weight="bold">'
             yield f"{html.escape(one_line(rank, 3))}</text>"
         yield f'<text x="{end - 22 * len(series)}" y="16" text-anchor="end">rank</text>'
+        begin = end - 22 * len(series) - 4 * _CHAR
     else:
         last = next(value for value in reversed(series["mean"] or shown) if value is not None)
         yield f'<text x="{end}" y="16" text-anchor="end">{number_text(last)}</text>'
+        begin = end - len(number_text(last)) * _CHAR
     if scale.is_log:
-        yield f'<text x="{_WIDTH / 2}" y="16">log</text>'
+        yield f'<text x="{begin - 10:.0f}" y="16" text-anchor="end">log</text>'
+        begin -= 10 + 3 * _CHAR
+    label = html.escape(one_line(name, int((begin - 18) / _NAME_CHAR)))
+    yield f'<text x="8" y="16" font-size="12" font-weight="bold">{label}</text>'

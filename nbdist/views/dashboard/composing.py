@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple, cast
 
 from nbdist.errors import Failure, ranks_phrase, ranks_text
-from nbdist.metrics import Metrics
+from nbdist.metrics import Metrics, shown
 from nbdist.shell import MODULE
 from nbdist.state import Bar, RankState, RunState
 from nbdist.views.bars import bar_line, rate_of
@@ -104,6 +103,7 @@ class Composer:
         *,
         pids: Sequence[int] = (),
         told: str = "",
+        hint: str = "",
         interrupts: int = 0,
         ending: Ending | None = None,
     ) -> Picture:
@@ -111,11 +111,12 @@ class Composer:
 
         Args:
             told: what the run does, where that is more than its state says.
+            hint: what is to be done.
             interrupts: how often it has been asked to stop.
             ending: how it ended, once it did.
         """
         return Picture(
-            heading=self._heading(state, told, interrupts, ending),
+            heading=self._heading(state, told, hint, interrupts, ending),
             ranks=self._ranks(state, pids),
             bars={bar.progress.key: _bar(bar) for bar in state.bars},
             charts=self._charts(live=ending is None),
@@ -123,19 +124,20 @@ class Composer:
             failures=_failures(state.failures),
         )
 
-    def _heading(self, state: RunState, told: str, interrupts: int, ending: Ending | None) -> Heading:
+    def _heading(
+        self, state: RunState, told: str, hint: str, interrupts: int, ending: Ending | None
+    ) -> Heading:
         facts = self._facts
         word = ending.state if ending is not None else _word_of(state)
-        ended_s = ending.at_s if ending is not None else self._settled_s(state)
         causes = [failure.rank for failure in state.failures if not failure.consequence]
         if not told and word == "failed" and causes:
             told = f"failed on {ranks_phrase(causes)}"
         button: Literal["interrupt", "stop"] | None = None
-        if facts.in_background and ending is None:
+        if facts.in_background and ending is None and not state.settled:
             button = "stop" if interrupts else "interrupt"
-        hint = (
-            "" if facts.in_background or ending is not None else "The notebook's stop button interrupts it."
-        )
+        if not facts.in_background and ending is None:
+            hint = hint or "The notebook's stop button interrupts it."
+        ended_s = self._ended_s(state, ending)
         return Heading(
             title=facts.title,
             state=word,
@@ -150,10 +152,13 @@ class Composer:
             log_is_open=facts.in_background,
         )
 
-    def _settled_s(self, state: RunState) -> float | None:
-        if not state.settled:
-            return None
-        return self._wall_s + max((rank.finished_s or 0.0 for rank in state.ranks), default=0.0)
+    def _ended_s(self, state: RunState, ending: Ending | None) -> float | None:
+        """When the last rank ended its work: what is done with the results then is not the run's time."""
+        ranks = [state.ranks[rank] for rank in self._facts.runs_on]
+        ends_s = [rank.finished_s for rank in ranks if rank.finished_s is not None]
+        if state.settled and len(ends_s) == len(ranks) > 0:
+            return max(self._wall_s + max(ends_s), self._facts.begun_s)
+        return ending.at_s if ending is not None else None
 
     def _ranks(self, state: RunState, pids: Sequence[int]) -> dict[str, RankPicture]:
         late = _stragglers(state)
@@ -187,17 +192,14 @@ class Composer:
             cpu=None if usage is None else round(usage.cpu, 2),
             memory_bytes=None if usage is None else usage.memory_bytes,
             gpu=None if usage is None or usage.gpu is None else cast(Gpu, asdict(usage.gpu)),
-            metrics={
-                name: value for name, value in self._metrics.last(rank.rank).items() if math.isfinite(value)
-            },
+            metrics={name: shown(value) for name, value in self._metrics.last(rank.rank).items()},
             rate=f"{rate:.3g} steps/s" if rate else "",
             share=share,
             straggler=straggler,
         )
 
     def _charts(self, *, live: bool) -> dict[str, ChartPicture]:
-        names = self._metrics.names()[:_MOST_CHARTS]
-        return {name: self._metrics.chart(name, live=live) for name in names}
+        return self._metrics.charts(_MOST_CHARTS, live=live)
 
     def _log(self, tail: Tail, *, bars: bool) -> Log:
         entries = tail.entries
@@ -291,6 +293,7 @@ def _failures(failures: Sequence[Failure]) -> list[FailurePicture]:
     return [
         FailurePicture(
             ranks=ranks_text(sorted(failure.rank for failure in group)),
+            line=group[0].cell_line,
             title=group[0].summary,
             traceback="\n".join(group[0].traceback),
             consequence=group[0].consequence,

@@ -93,6 +93,7 @@ function ranksIn(text) {
 
 const NOTHING = "\u2013";
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+const isWord = (value) => typeof value === "string"; // for a number that is not finite: `nan`, `inf`, `-inf`
 
 // As `words.py` writes them, and by the same arithmetic: the page and what is kept of it say the same.
 
@@ -173,6 +174,8 @@ function withoutOldLines(picture) {
   return { ...picture, log: { ...log, lines } };
 }
 
+const SILENT_MS = 15_000; // three times as long as a kernel that lives is silent
+
 class Store {
   constructor(model) {
     this.model = model;
@@ -184,18 +187,23 @@ class Store {
     this.watchers = new Set();
     this.onKeyframe = () => this.takeKeyframe(model.get("keyframe"));
     this.onMessage = (message) => message?.kind === "patch" && this.takePatch(message);
+    // Said of a model that is cut off from its kernel, as JupyterLab does at a restart. What comes later tells otherwise.
+    this.onCut = () => this.cut();
     model.on("change:keyframe", this.onKeyframe);
     model.on("msg:custom", this.onMessage);
+    model.on("comm_live_update", this.onCut);
     this.onKeyframe();
   }
 
   takeKeyframe(keyframe) {
+    this.hear();
     if (!isTable(keyframe?.picture) || keyframe.number < this.number) return;
     this.isAsking = false;
     this.take(keyframe, merged(null, keyframe.picture));
   }
 
   takePatch(message) {
+    this.hear();
     if (message.number <= this.number) return;
     if (this.picture && message.number === this.number + 1) {
       this.take(message, merged(this.picture, message.patch));
@@ -208,12 +216,34 @@ class Store {
   take({ number, now_ms }, picture) {
     this.number = number;
     this.picture = withoutOldLines(picture);
-    if (isNumber(now_ms)) this.offsetMs = Math.min(this.offsetMs, Date.now() - now_ms);
+    if (isNumber(now_ms)) this.offsetMs = Math.min(this.offsetMs, this.heardMs - now_ms);
+    this.tellWatchers();
+  }
+
+  hear() {
+    this.heardMs = Date.now();
+    this.isCut = false;
+  }
+
+  cut() {
+    this.isCut = true;
+    this.tellWatchers();
+  }
+
+  tellWatchers() {
     for (const watcher of this.watchers) watcher();
   }
 
   nowMs() {
-    return Date.now() - (Number.isFinite(this.offsetMs) ? this.offsetMs : 0);
+    return this.kernelMs(Date.now());
+  }
+
+  kernelMs(pageMs) {
+    return pageMs - (Number.isFinite(this.offsetMs) ? this.offsetMs : 0);
+  }
+
+  silentMs() {
+    return Date.now() - this.heardMs;
   }
 
   greet() {
@@ -228,6 +258,7 @@ class Store {
   close() {
     this.model.off("change:keyframe", this.onKeyframe);
     this.model.off("msg:custom", this.onMessage);
+    this.model.off("comm_live_update", this.onCut);
     this.watchers.clear();
   }
 }
@@ -418,6 +449,7 @@ class HeadingBar {
     const numbers = make("div", "nbd-numbers", this.elapsed, this.facts);
     this.node = make("header", "nbd-header", names, numbers, this.hint, this.button, this.spoken);
     this.clickedMs = null;
+    this.loss = "";
   }
 
   click() {
@@ -443,7 +475,7 @@ class HeadingBar {
     show(this.button, Boolean(wanted));
     if (!wanted) return;
     const wasClicked = this.clickedMs !== null;
-    this.button.disabled = wasClicked && Date.now() - this.clickedMs < 1400;
+    this.button.disabled = Boolean(this.loss) || (wasClicked && Date.now() - this.clickedMs < 1400);
     const word = wanted === "stop" ? "Stop" : "Interrupt";
     say(this.button, wasClicked ? `${word} again` : word);
     this.button.title = wasClicked && wanted === "interrupt" ? "End the ranks at once; what they changed is discarded" : `${word} the run`;
@@ -453,21 +485,33 @@ class HeadingBar {
     const { title = "", state = "starting", told = "", world_size: size = 0, devices = "" } = heading;
     say(this.title, title);
     hint(this.title, title);
-    this.state.update(state, told);
+    this.loss = this.view.loss();
+    if (this.loss === "gone") this.state.update("lost", "the kernel has gone");
+    else this.state.update(state, told);
     sayParts(this.facts, [`${numberText(size)} ${size === 1 ? "rank" : "ranks"}`, devices]);
     hint(this.facts, devices);
-    this.showButton(heading.button ?? null);
-    say(this.hint, heading.hint ?? "");
-    hint(this.hint, heading.hint ?? "");
-    show(this.hint, Boolean(heading.hint) && !heading.button);
+    this.showButton(this.loss === "gone" ? null : (heading.button ?? null));
+    this.showHint(heading);
+    if (this.loss && this.loss !== this.spokenLoss) say(this.spoken, `${plain(title)}: no word from the kernel`);
+    this.spokenLoss = this.loss;
     if (state !== this.spokenState) say(this.spoken, `${plain(title)}: ${plain(told || state)}`);
     this.spokenState = state;
     this.tick(heading);
   }
 
+  showHint(heading) {
+    const silent = `No word from the kernel for ${elapsedText(this.view.store.silentMs())}`;
+    const text = this.loss === "gone" ? "This is the last that was heard of it." : this.loss ? silent : (heading.hint ?? "");
+    say(this.hint, text);
+    hint(this.hint, text);
+    mark(this.hint, "lost", String(Boolean(this.loss)));
+    show(this.hint, Boolean(text) && (Boolean(this.loss) || !heading.button));
+  }
+
   tick(heading) {
     if (!isNumber(heading?.begun_ms)) return say(this.elapsed, NOTHING);
-    say(this.elapsed, elapsedText((heading.ended_ms ?? this.view.store.nowMs()) - heading.begun_ms));
+    if (this.loss) this.showHint(heading);
+    say(this.elapsed, elapsedText((heading.ended_ms ?? this.view.nowMs()) - heading.begun_ms));
   }
 
   close() {
@@ -551,13 +595,14 @@ class Failure {
   }
 
   update(failure, isFirst) {
-    const { ranks, title, traceback } = failure;
-    const signature = JSON.stringify([ranks, title, traceback]);
+    const { ranks, line, title, traceback } = failure;
+    const signature = JSON.stringify([ranks, line, title, traceback]);
     if (signature === this.signature) return;
     if (this.signature === undefined) this.node.open = isFirst;
     this.signature = signature;
     this.rankSet = ranksIn(ranks);
-    say(this.ranks, ranks ? `${this.rankSet?.size > 1 ? "ranks" : "rank"} ${ranks}` : "");
+    const whose = ranks ? `${this.rankSet?.size > 1 ? "ranks" : "rank"} ${ranks}` : "";
+    say(this.ranks, [whose, isNumber(line) ? `line ${line}` : ""].filter(Boolean).join(", "));
     say(this.title, title);
     hint(this.title, title);
     this.trace.replaceChildren();
@@ -581,11 +626,12 @@ class Failures {
     this.keyedOthers = new Keyed(this.others, () => new Failure());
   }
 
-  update(failures) {
+  // Open where tracebacks are seen here alone: under a cell that is waited for its own error stands, too.
+  update(failures, isOpen) {
     show(this.section.node, failures.length > 0);
     if (failures === this.shown) return;
     this.shown = failures;
-    const entries = failures.map((failure, index) => [`${index}`, failure, index === 0]);
+    const entries = failures.map((failure, index) => [`${index}`, failure, isOpen && index === 0]);
     const others = entries.filter(([, failure]) => failure.consequence);
     const causes = entries.filter(([, failure]) => !failure.consequence);
     this.keyedCauses.show(causes.length ? causes : others);
@@ -727,7 +773,7 @@ class RankCard {
   tick() {
     const rank = this.shown;
     const counts = rank && isNumber(rank.since_ms) && !OVER.has(rank.state) && !this.view.hasEnded();
-    const ms = counts ? this.view.store.nowMs() - rank.since_ms : 0;
+    const ms = counts ? this.view.nowMs() - rank.since_ms : 0;
     say(this.since, ms < 1000 ? "" : elapsedText(ms)); // less is not worth a word
   }
 }
@@ -743,6 +789,7 @@ class MetricValue {
 
   update(value) {
     say(this.value, numberText(value));
+    mark(this.value, "finite", String(!isWord(value)));
   }
 }
 
@@ -863,7 +910,8 @@ class HeatStrip {
     show(this.legend, isState);
     show(this.scale, !isState);
     if (!isState) {
-      say(this.scale.firstChild, count ? this.valueText(low) : "no numbers yet");
+      const hasWords = this.entries.some(([, rank]) => isWord(this.valueOf(rank)));
+      say(this.scale.firstChild, count ? this.valueText(low) : hasWords ? "no finite numbers" : "no numbers yet");
       say(this.scale.lastChild, count ? this.valueText(high) : "");
       return;
     }
@@ -938,8 +986,9 @@ const RAMP = [[0, 32, 77], [49, 68, 107], [102, 105, 112], [149, 143, 120], [202
 
 function drawShare(context, value, low, high, x, y, size, colours) {
   if (!isNumber(value)) {
-    context.strokeStyle = colours.line;
+    context.strokeStyle = isWord(value) ? colours.states.failed : colours.line;
     context.strokeRect(x + 1.5, y + 1.5, size - 3, size - 3);
+    if (isWord(value)) cross(context, x, y, size);
     return;
   }
   const place = (high > low ? (value - low) / (high - low) : 0.5) * (RAMP.length - 1);
@@ -947,6 +996,15 @@ function drawShare(context, value, low, high, x, y, size, colours) {
   const mix = RAMP[step].map((from, index) => Math.round(from + (RAMP[step + 1][index] - from) * (place - step)));
   context.fillStyle = `rgb(${mix.join(",")})`;
   context.fillRect(x + 1, y + 1, size - 2, size - 2);
+}
+
+function cross(context, x, y, size) {
+  context.beginPath();
+  for (const [from, to] of [[4, size - 4], [size - 4, 4]]) {
+    context.moveTo(x + from, y + 4);
+    context.lineTo(x + to, y + size - 4);
+  }
+  context.stroke();
 }
 
 function outline(context, x, y, size, colours) {
@@ -1157,8 +1215,9 @@ class Chart {
     this.chart = chart;
     this.lookSignature = look;
     const means = chart.mean ?? [];
-    const last = means.findLastIndex(isNumber);
-    say(this.last, last < 0 ? NOTHING : numberText(means[last]));
+    const last = means.findLast((value) => isNumber(value) || isWord(value));
+    say(this.last, numberText(last));
+    mark(this.last, "finite", String(!isWord(last)));
     hint(this.last, `last ${charted(this.charts)}, of ${numberText(chart.points)} numbers`);
     this.draw();
     if (this.at !== null) this.look(Math.min(this.at, (chart.x ?? []).length - 1));
@@ -1200,6 +1259,7 @@ class Chart {
     this.drawAxes(context, ticks, colours);
     if (series[0]?.key === null) this.drawBand(context, colours);
     series.forEach(({ key, values }) => this.drawLine(context, key, values, colours));
+    this.drawCrosses(context, series, colours);
   }
 
   drawNothing(context, width, height, colours) {
@@ -1286,6 +1346,40 @@ class Chart {
       else context.stroke();
     }
     context.setLineDash([]);
+  }
+
+  // Where numbers stop being finite: the place, the number that came before (or else after), the word.
+  ends(values) {
+    const ends = [];
+    let [last, wasFinite] = [undefined, true];
+    values.forEach((value, index) => {
+      if (this.has(value)) [last, wasFinite] = [value, true];
+      if (!isWord(value) || !wasFinite) return;
+      wasFinite = false;
+      const height = last ?? values.slice(index).find((later) => this.has(later));
+      if (height !== undefined) ends.push([index, height, value]);
+    });
+    return ends;
+  }
+
+  drawCrosses(context, series, colours) {
+    const told = new Set();
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    for (const { key, values } of series) {
+      for (const [index, height, word] of this.ends(values)) {
+        const [x, y] = [this.scales.x(this.chart.x[index]), this.scales.y(height)];
+        context.font = `bold 15px ${colours.font}`;
+        context.fillStyle = key === null ? colours.accent : colours.ranks[Number(key) % 8];
+        context.fillText("\u00d7", x, y);
+        if (told.has(word)) continue;
+        told.add(word);
+        context.font = `11px ${colours.font}`;
+        context.fillStyle = colours.ink;
+        const most = this.area.right - context.measureText(word).width / 2;
+        context.fillText(word, Math.min(x, most), y - 12 > this.area.top ? y - 12 : y + 13);
+      }
+    }
   }
 
   point(event) {
@@ -1746,6 +1840,18 @@ class View {
     return isNumber(this.picture?.heading?.ended_ms);
   }
 
+  // What has become of the kernel of a run that goes on: `gone`, `silent`, or nothing.
+  loss() {
+    if (!this.picture || this.hasEnded()) return "";
+    if (this.store.isCut) return "gone";
+    return this.store.silentMs() > SILENT_MS ? "silent" : "";
+  }
+
+  // By the kernel's clock; where nothing is heard of it, when that was so last.
+  nowMs() {
+    return this.heading.loss ? this.store.kernelMs(this.store.heardMs) : this.store.nowMs();
+  }
+
   render() {
     cancelAnimationFrame(this.frame);
     this.frame = undefined;
@@ -1756,9 +1862,10 @@ class View {
     if (!picture) return;
     [this.heading, this.ranks, this.log].forEach((part) => show(part.node ?? part.section.node, true));
     this.heading.update(picture.heading ?? {});
+    mark(this.root, "lost", this.heading.loss);
     this.keyedBars.show(Object.entries(picture.bars ?? {}).slice(-12));
     show(this.bars, this.keyedBars.items.size > 0);
-    this.failures.update(Array.isArray(picture.failures) ? picture.failures : []);
+    this.failures.update(Array.isArray(picture.failures) ? picture.failures : [], Boolean(picture.heading?.log_is_open));
     this.ranks.update(picture);
     this.charts.update(picture);
     this.log.update(picture);
@@ -1774,6 +1881,7 @@ class View {
   }
 
   tick() {
+    if (this.loss() !== this.heading.loss) return this.render();
     this.heading.tick(this.picture.heading);
     this.ranks.tick();
   }

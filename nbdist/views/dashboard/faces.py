@@ -22,11 +22,23 @@ from nbdist.views.screen import is_watched
 from nbdist.views.slot import Slot
 
 CHOICE = "NBDIST_DASHBOARD"
-"""In the environment: ``widget``, ``html`` or ``none``, where what nbdist takes by itself is not right."""
+"""In the environment: one of `CHOICES`, where what nbdist takes by itself is not right."""
+CHOICES = ("widget", "html", "none")
 KEEP_WIDGET = "NBDIST_KEEP_WIDGET"
 """In the environment: 1 leaves the widget in the page when the run has ended."""
 
 _MOST_UNANSWERED = 2
+
+_told = ""  # of the choice that was told to be none
+
+
+def unknown_choice() -> str:
+    """A word on a choice that is none of `CHOICES`, the first time that it is asked for; else empty."""
+    global _told
+    former, _told = _told, os.environ.get(CHOICE, "")
+    if not _told or _told in CHOICES or _told == former:
+        return ""
+    return f"{CHOICE}={_told}: no such dashboard. Allowed: {', '.join(CHOICES)}. What fits is taken."
 
 
 class Face(Protocol):

@@ -56,7 +56,7 @@ class Dashboard:
         self._place = place
         self._face: Face | None = None
         self._composer = Composer(source.facts, source.metrics)
-        self._told = ""
+        self._told = self._hint = ""
         self._has_ended = threading.Event()
 
     def open(self) -> None:
@@ -69,9 +69,9 @@ class Dashboard:
         )
         self._thread.start()
 
-    def tell(self, told: str) -> None:
-        """Say what the run does, where that is more than its state says."""
-        self._told = told
+    def tell(self, told: str, hint: str = "") -> None:
+        """Say what the run does, where that is more than its state says, and what is to be done."""
+        self._told, self._hint = told, hint
 
     def end(self, state: RunWord) -> None:
         """The run has ended so; returns when the last picture is shown. One that was not open and has logged
@@ -81,7 +81,7 @@ class Dashboard:
         self._has_ended.set()
         if self._face is not None:
             self._thread.join()
-        self._told = ""
+        self._told = self._hint = ""
         picture = self._picture(Ending(state=state, at_s=time.time()))
         still = {"text/html": picture_html(picture, live=False), "text/plain": picture_text(picture)}
         if self._face is None:
@@ -102,6 +102,7 @@ class Dashboard:
             source.tail,
             pids=source.pids(),
             told=self._told,
+            hint=self._hint,
             interrupts=source.interrupts(),
             ending=ending,
         )

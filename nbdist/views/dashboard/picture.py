@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
-from nbdist.metrics import Chart
+from nbdist.metrics import Chart, Shown
 
 ChartPicture = Chart
 
@@ -41,7 +41,7 @@ class Heading(TypedDict):
         button: what a click may do: None where the notebook's own stop button is the way.
         hint: what to do where there is no button, or how the run's results wait.
         logs: the folder in which all text is whole.
-        log_is_open: whether the log is what one wants to see first.
+        log_is_open: whether log and tracebacks are seen here alone, and so what one wants to see first.
     """
 
     title: str
@@ -82,7 +82,7 @@ class RankPicture(TypedDict):
         cpu: cores in use: 1.0 is one core. None before the first measurement; so the others.
         memory_bytes: its process's memory.
         gpu: None on a CPU.
-        metrics: the last value of each.
+        metrics: the last value of each, finite or not.
         rate: ``12.5 steps/s``.
         share: how much of its work is done, 0 to 1; None where nobody says.
         straggler: why it is thought to hold up others; empty where it does not.
@@ -99,7 +99,7 @@ class RankPicture(TypedDict):
     cpu: float | None
     memory_bytes: int | None
     gpu: Gpu | None
-    metrics: dict[str, float]
+    metrics: dict[str, Shown]
     rate: str
     share: float | None
     straggler: str
@@ -150,12 +150,14 @@ class FailurePicture(TypedDict):
 
     Attributes:
         ranks: whose it is: ``1``, ``0-3``.
+        line: number of the cell's line that failed; None where nobody knows.
         title: the exception and its text, or how the process died.
         traceback: as lines, with a terminal's colours.
         consequence: whether another one led to it.
     """
 
     ranks: str
+    line: int | None
     title: str
     traceback: str
     consequence: bool

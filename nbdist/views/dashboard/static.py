@@ -72,24 +72,26 @@ def _bars(bars: Mapping[str, BarPicture]) -> Iterator[str]:
             f'<progress max="1"{value} style="width:100%;height:8px"></progress></div>'
         )
     if len(bars) > _MOST_BARS:
-        yield f'<div style="{DIM}">{len(bars) - _MOST_BARS:,} more bars</div>'
+        yield f'<div style="{DIM}">{count_text(len(bars) - _MOST_BARS, "more bar")}</div>'
 
 
 def _failures(picture: Picture, room: Room) -> Iterator[str]:
-    """Causes first and open; what followed from them, folded."""
+    """Causes first, open where they are seen here alone; what followed from them, folded."""
+    is_open = picture["heading"]["log_is_open"]
     causes = [failure for failure in picture["failures"] if not failure["consequence"]]
     others = [failure for failure in picture["failures"] if failure["consequence"]]
     most = room.failures * 2 // 3
     shown = take(
         (
-            _failure(failure, most // (1 if number == 0 else 6), is_open=number == 0)
+            _failure(failure, most // (1 if number == 0 else 6), is_open=is_open and number == 0)
             for number, failure in enumerate(causes)
         ),
         room.failures,
     )
     yield from shown
     if len(causes) > len(shown):
-        yield f'<div style="{DIM};margin:0 0 6px 0">{len(causes) - len(shown):,} more failures</div>'
+        more = count_text(len(causes) - len(shown), "more failure")
+        yield f'<div style="{DIM};margin:0 0 6px 0">{more}</div>'
     left = room.failures - sum(map(size_of, shown))
     if others:
         rows = take((f"<div>{_failure_title(failure)}</div>" for failure in others), min(left, 6_000))
@@ -112,7 +114,8 @@ def _failure(failure: FailurePicture, most_bytes: int, *, is_open: bool) -> str:
 
 
 def _failure_title(failure: FailurePicture) -> str:
-    rank = text(f"rank {failure['ranks']}", 60)
+    line = f", line {failure['line']}" if failure["line"] is not None else ""
+    rank = text(f"rank {failure['ranks']}", 60) + line
     colour = TONES["held" if failure["consequence"] else "bad"]
     return f'<b style="color:{colour}">{rank}</b> <bdi>{text(failure["title"], 400)}</bdi>'
 
@@ -133,5 +136,5 @@ def _charts(picture: Picture, room: Room) -> Iterator[str]:
         names = [text(name, 40) for name in list(charts)[len(images) :]]
         told = take(names, 2_000)
         listed = ", ".join([*told, *(["…"] if len(told) < len(names) else [])])
-        more = f"{len(names):,} more metrics, not drawn here: {listed}"
+        more = f"{count_text(len(names), 'more metric')}, not drawn here: {listed}"
         yield f'<div style="{DIM};margin:0 0 6px 0">{more}</div>'

@@ -34,7 +34,7 @@ def log_html(picture: Picture, room: Room) -> str:
     own = list(_rank_logs(by_rank, room))
     if not own:
         return page
-    told = f"lines of single ranks ({list_text(list(by_rank))})"
+    told = f"log of each rank's own lines ({list_text(list(by_rank))})"
     inner = "\n".join(own)
     body = f'<div style="{INSET}">\n{inner}\n</div>'
     return f'{page}\n<details><summary style="{SUMMARY}">{told}</summary>{body}</details>'

@@ -12,7 +12,6 @@ from nbdist.views.dashboard.words import (
     counts_of,
     list_text,
     metrics_of,
-    number_text,
     odd_ones,
     place_of,
     ranks_of,
@@ -103,9 +102,8 @@ def _summary(picture: Picture) -> Iterator[str]:
         rows.append(f'<tr style="{ROW}">{"".join(cells)}</tr>')
     yield _as_table(("state", "number", "ranks"), rows)
     spread = [
-        f'<tr style="{ROW}">{_cell(text(name, 40))}{_cell(number_text(mean))}'
-        f"{_cell(f'{number_text(low)} to {number_text(high)}')}</tr>"
-        for name, mean, low, high in spread_of(picture, _MOST_METRICS)
+        f'<tr style="{ROW}">{_cell(text(name, 40))}{_cell(mean)}{_cell(between)}</tr>'
+        for name, mean, between in spread_of(picture, _MOST_METRICS)
     ]
     if spread:
         yield _as_table(("metric", "mean", "over ranks"), spread)

@@ -11,6 +11,7 @@ from nbdist.views.cursor import width_of
 from nbdist.views.dashboard.picture import BarPicture, Picture, RankPicture
 from nbdist.views.dashboard.words import (
     Tone,
+    count_text,
     counts_of,
     elapsed_text,
     facts_of,
@@ -181,7 +182,7 @@ def _bars(bars: Mapping[str, BarPicture], width: int) -> Iterator[str]:
     for bar in list(bars.values())[:_MOST_BARS]:
         yield _bar_line(bar, width)
     if len(bars) > _MOST_BARS:
-        yield f"{len(bars) - _MOST_BARS:,} more bars"
+        yield count_text(len(bars) - _MOST_BARS, "more bar")
 
 
 def _bar_line(bar: BarPicture, width: int) -> str:
@@ -208,7 +209,7 @@ def _failures(picture: Picture) -> Iterator[str]:
     for failure in causes[:_MOST_FAILURES]:
         yield f"rank {one_line(failure['ranks'], 30)}: {one_line(failure['title'], 300)}"
     if len(causes) > _MOST_FAILURES:
-        yield f"{len(causes) - _MOST_FAILURES:,} more failures"
+        yield count_text(len(causes) - _MOST_FAILURES, "more failure")
 
 
 def _widths(wanted: Mapping[int, int], width: int) -> dict[int, int]:

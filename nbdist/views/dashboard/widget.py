@@ -21,6 +21,7 @@ from nbdist.views.slot import Slot
 
 _FOLDER = Path(__file__).parent
 _KEYFRAME_EVERY_S = 5.0
+_WORD_EVERY_S = 5.0  # so that a page can tell a run in which nothing changes from a kernel that is gone
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
 _MOST_ENDED = 4
@@ -64,7 +65,7 @@ class WidgetFace:
         self._widget: Any = None
         self._shown: Picture | None = None
         self._number = 0
-        self._keyframe_s = 0.0
+        self._keyframe_s = self._word_s = 0.0
         self._pages = 0
         self._clicks: set[str] = set()
 
@@ -84,13 +85,14 @@ class WidgetFace:
         assert self._shown is not None
         patch = patch_between(self._shown, picture)
         self._shown = picture
-        if not patch:
+        if not patch and time.monotonic() - self._word_s < _WORD_EVERY_S:
             return 0
+        self._word_s = time.monotonic()
         self._number += 1
         message = {"kind": "patch", "number": self._number, "now_ms": 1000 * time.time(), "patch": patch}
         with fork_gate:
             self._widget.send(message)
-            if time.monotonic() - self._keyframe_s >= _KEYFRAME_EVERY_S:
+            if patch and time.monotonic() - self._keyframe_s >= _KEYFRAME_EVERY_S:
                 self._widget.keyframe = self._keyframe(picture)
         return len(json.dumps(patch))
 
@@ -127,7 +129,7 @@ class WidgetFace:
         layout.close()  # a widget of its own, which would stay
 
     def _keyframe(self, picture: Picture) -> dict[str, Any]:
-        self._keyframe_s = time.monotonic()
+        self._keyframe_s = self._word_s = time.monotonic()
         return {"number": self._number, "now_ms": 1000 * time.time(), "picture": picture}
 
     def _hear(self, _: object, content: Mapping[str, Any], __: object) -> None:

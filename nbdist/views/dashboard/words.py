@@ -6,12 +6,14 @@ How numbers are written is said here and, once more, in `dashboard.js`; a test h
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context
 from math import floor, isfinite
 from typing import Literal
 
 from nbdist.errors import bytes_text, ranks_text, tenths_text
+from nbdist.metrics import Shown
 from nbdist.views.dashboard.picture import (
     BarPicture,
     Heading,
@@ -50,15 +52,15 @@ def tone_of(state: RunWord | RankWord) -> Tone:
     return _TONES.get(state, "rest")
 
 
-def number_text(value: float) -> str:
+def number_text(value: Shown) -> str:
     """A number as people read it: whole ones with all digits, of others those that matter.
 
-    >>> [number_text(value) for value in (3.0, 0.123456, 12345.67, 1234567, 1.5e-7, float("nan"))]
+    >>> [number_text(value) for value in (3.0, 0.123456, 12345.67, 1234567, 1.5e-7, "nan")]
     ['3', '0.1235', '12345.7', '1,234,567', '1.5e-7', 'nan']
     """
-    size = abs(value)
-    if not isfinite(value):
+    if isinstance(value, str) or not isfinite(value):
         return f"{value}"
+    size = abs(value)
     if value == int(value) and size < 1e9:
         return f"{int(value):,}"
     is_extreme = size >= 1e6 or size < 1e-3
@@ -205,17 +207,22 @@ def ranks_of(picture: Picture) -> Iterable[tuple[int, RankPicture]]:
     return sorted((int(rank), one) for rank, one in picture["ranks"].items())
 
 
-def spread_of(picture: Picture, most: int) -> list[tuple[str, float, float, float]]:
-    """Of each metric, over ranks: its name, mean, least and greatest last value."""
+def spread_of(picture: Picture, most: int) -> list[tuple[str, str, str]]:
+    """Of each metric, over ranks: its name, the mean of its last values, and between what these lie, with the
+    number of ranks where it is not finite."""
     values: dict[str, list[float]] = {}
     for _, one in ranks_of(picture):
         for name, value in one["metrics"].items():
-            if isfinite(value):
-                values.setdefault(name, []).append(value)
-    return [
-        (name, sum(value / len(all_) for value in all_), min(all_), max(all_))
-        for name, all_ in list(values.items())[:most]
-    ]
+            values.setdefault(name, []).append(float(value))
+    return [(name, *_spread(all_)) for name, all_ in list(values.items())[:most]]
+
+
+def _spread(values: Sequence[float]) -> tuple[str, str]:
+    finite = [value for value in values if isfinite(value)]
+    lost = Counter(number_text(value) for value in values if not isfinite(value))
+    between = [f"{number_text(min(finite))} to {number_text(max(finite))}"] if finite else []
+    told = [f"{word} on {count_text(number, 'rank')}" for word, number in lost.items()]
+    return number_text(sum(value / len(values) for value in values)), ", ".join((*between, *told))
 
 
 def picture_text(picture: Picture) -> str:
