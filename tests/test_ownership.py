@@ -176,12 +176,14 @@ def test_a_forked_child_leaves_the_ranks_alone(live: NotebookKernel) -> None:
 
 
 SCRIPT = """\
-import os, sys, nbdist
+import os, sys, time, nbdist
 def rank_of():
     return int(os.environ["RANK"])
 if __name__ == "__main__":
     run = nbdist.launch(rank_of, devices=2, accelerator="cpu", background=True)
     with nbdist.Session(devices=2, accelerator="cpu") as session:
+        while run.status == "running":  # a thread that prints at the fork would leave its locks to the child
+            time.sleep(0.01)
         pid = os.fork()
         if pid:
             print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
