@@ -226,6 +226,16 @@ def test_settings_of_a_library_that_the_ranks_load_later_follow(live: NotebookKe
     assert live.run(cell).check().result == {"text/plain": "(3, 1)"}
 
 
+def test_settings_from_before_the_start_follow_when_the_ranks_load_the_library(
+    kernel: NotebookKernel,
+) -> None:
+    kernel.run("import torch, pandas as pd\npd.set_option('display.max_rows', 7)").check()
+    kernel.run("%distributed start --devices 2 --start-method forkserver", timeout_s=60).check()
+    cell = "%%distributed\npd.get_option('display.max_rows')"
+    assert kernel.run(cell).check().result == {"text/plain": "7"}
+    kernel.run("pd.reset_option('display.max_rows')\n%distributed stop\n%reload_ext nbdist").check()
+
+
 def test_logs_of_other_ranks_are_no_files_of_the_notebook(live: NotebookKernel) -> None:
     live.run("%%distributed\nprint('into a log')").check()
     live.run("%distributed start --devices 2 --name other").check()

@@ -15,7 +15,7 @@ from nbdist.start.birth import Birth
 from nbdist.values.memory import Original, open_memory
 from nbdist.values.parcel import LABELS, TWINS, Echo, pack, unpack_each
 from nbdist.values.reasons import explain
-from nbdist.values.surroundings import Surroundings, settle, surroundings
+from nbdist.values.surroundings import Surroundings, settle, surroundings, unsettled
 from nbdist.values.twins import Twins
 from nbdist.values.walk import Reached, is_definition, reached
 from nbdist.worker.sources import learn_sources, sources_of
@@ -121,7 +121,7 @@ def unpack_luggage(parcel: Parcel, fd: int, namespace: dict[str, Any]) -> Unpack
             values[key] = value
     import torch  # noqa: F401  a rank needs it, whatever the names have brought
 
-    settle(waiting)
+    unsettled.update(settle(waiting))
     work, wanted = values["work"]
     original = Original(fd, memory)
     twins = Twins(namespace, values[TWINS], values[LABELS], told=True, original=original)

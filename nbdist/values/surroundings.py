@@ -324,6 +324,10 @@ def write(title: str, value: Any) -> None:
         fact.write(value)
 
 
+unsettled: dict[str, Any] = {}
+"""What this process was given when it began, and could not write: of libraries that it had not loaded."""
+
+
 class Waiting:
     """What a process that lives on is told of another one's surroundings, until it can be written: a library
     that only the other one has loaded may be loaded here later.
@@ -334,7 +338,7 @@ class Waiting:
 
     def __init__(self, own: Collection[str]):
         self._own = own
-        self._told: dict[str, Any] = {}
+        self._told = dict(unsettled)
 
     def tell(self, title: str, value: Any) -> None:
         """Take what `difference` gave, and write it if that can be."""
