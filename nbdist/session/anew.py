@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from nbdist.values.kind import ATOMS, Buffer
 from nbdist.values.kinds import KindCache, kind_of
 from nbdist.values.snapshot import Changes
 from nbdist.values.twins import Twins
-from nbdist.values.walk import Reached, is_definition, is_notebooks
+from nbdist.values.walk import Reached, is_librarys
 
 
 def lone_ones(twins: Twins, changes: Changes, values: Iterable[Any]) -> set[int]:
@@ -57,9 +56,9 @@ def _lone_inside(twins: Twins, values: Iterable[Any]) -> set[int]:
     while waiting:
         obj = waiting.pop()
         cls = type(obj)
-        if cls in ATOMS or id(obj) in seen or find(id(obj)) is not None or issubclass(cls, types.ModuleType):
+        if cls in ATOMS or id(obj) in seen or find(id(obj)) is not None:
             continue
-        if is_definition(obj) and not is_notebooks(obj, twins.namespace):
+        if is_librarys(obj, twins.namespace):
             continue
         seen[id(obj)] = obj
         kind = kinds[cls]

@@ -50,12 +50,12 @@ _ended: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()
 
 def live_runs() -> dict[str, Run]:
     """Those of this process whose ranks are up, by name. A rank has none: it inherits the notebook's."""
-    return {name: run for name, run in _runs.items() if run._is_here} if rank_here() is None else {}
+    return {name: run for name, run in _runs.items() if run._is_here}
 
 
 def ended_runs() -> dict[str, Run]:
-    """Those that have ended, by name, as far as somebody still has them; the last one last."""
-    return dict(_ended) if rank_here() is None else {}
+    """Those of this process that have ended, by name, as far as somebody has them; the last one last."""
+    return {name: run for name, run in _ended.items() if run._is_here}
 
 
 class LogText(str):

@@ -97,14 +97,10 @@ class Ledger:
         find = self._twins.finder()
         new = {id_: obj for id_, obj in found.objects.items() if find(id_) is None}
         echo = Echo(new, found.labels)
-        definitions = {name for name in names if self._is_definition(name)}
         values = {
             **{f"around:{title}": value for title, value in difference(self._around, around).items()},
             "sources": sources_of(new.values()),
-            **self._named("name", names & definitions),  # what is made there may call them
-            **self._written(changes),
-            **self._named("name", names - definitions),
-            **self._named("missing", missing),
+            **self._values(names, missing, changes),
             **self._led(changes, found),
         }
         packed = pack(values, self._twins, echo=echo)
@@ -146,10 +142,15 @@ class Ledger:
         """The name that leads to an object."""
         return found.labels.get(id(self._twins.known[key]), self._twins.labels[key])
 
-    def _written(self, changes: Changes) -> dict[str, Any]:
+    def _values(self, names: set[str], missing: set[str], changes: Changes) -> dict[str, Any]:
+        """Names and new contents, in the order in which the ranks take them."""
+        definitions = {name for name in names if self._is_definition(name)}
         return {
+            **self._named("name", definitions),  # what is made behind them may call them
             **{f"memory:{key}": pickle.PickleBuffer(held.view()) for key, held in changes.memory.items()},
             **{f"object:{key}": content for key, content in changes.contents.items()},
+            **self._named("name", names - definitions),
+            **self._named("missing", missing),
         }
 
     def _led(self, changes: Changes, found: Reached) -> dict[str, Any]:

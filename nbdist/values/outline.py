@@ -7,7 +7,6 @@ own. Where all of them have built it alike, one key can stand for the object of 
 from __future__ import annotations
 
 import hashlib
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from nbdist.values.kinds import KindCache
 from nbdist.values.models import inside_wrapper, is_wrapper
 from nbdist.values.numeric import ArrayKind, TensorKind
 from nbdist.values.twins import Twins
-from nbdist.values.walk import is_definition, is_notebooks
+from nbdist.values.walk import is_librarys, is_notebooks
 
 _UNORDERED = (set, frozenset)
 
@@ -84,9 +83,7 @@ class _Walk:
         called = f"{cls.__module__}.{cls.__qualname__}"
         if cls.__module__.startswith("torch.distributed"):
             raise TypeError("it is sharded over the ranks, or belongs to their group")
-        if issubclass(cls, types.ModuleType) or (
-            is_definition(obj) and not is_notebooks(obj, self._twins.namespace)
-        ):
+        if is_librarys(obj, self._twins.namespace):
             return f"{called} {getattr(obj, '__qualname__', obj.__name__)}", None
         self._order[id(obj)] = len(self._order)
         self._held.append(obj)

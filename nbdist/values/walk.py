@@ -146,6 +146,13 @@ def _by_class(objects: list[Any]) -> Iterable[tuple[type, list[Any]]]:
     return groups.items()
 
 
+def is_librarys(obj: Any, namespace: dict[str, Any]) -> bool:
+    """Whether an object is a module, or a function or class of one: each process has its own."""
+    if issubclass(type(obj), types.ModuleType):
+        return True
+    return is_definition(obj) and not is_notebooks(obj, namespace)
+
+
 def is_notebooks(obj: object, namespace: dict[str, Any]) -> bool:
     """Whether a function or a class is the notebook's, or of one of the user's own modules.
 

@@ -81,7 +81,6 @@ class Rank:
         self._done = Done()
         self._work: Work = NoWork()
         self._offer = Offer(Echo({}, {}))
-        self._untaken = False
         self._lent: Any = None  # what the kernel may still be reading belongs to
         self._notebooks_own: dict[str, Any] = {}
         self._still_lent: dict[str, Any] = {}
@@ -316,9 +315,7 @@ class Rank:
         elif done.error is None:
             self._finish(self._do(work[0], message.group, message.ranks))
         else:
-            self._untaken = True
-            self._finish(done)
-            self._untaken = False
+            self._finish(replace(done, untaken=True))
 
     def _finish(self, done: Done) -> None:
         self._done = done
@@ -343,7 +340,7 @@ class Rank:
         if isinstance(built, Refusal):  # no memory for the values, say: the outcome is told all the same
             built = nothing_to_hand_over(self._done, built.reason)
         self._lent, self._offer = built.held, built.offer
-        message = replace(built.message, threads=bool(threads_of_work()), untaken=self._untaken)
+        message = replace(built.message, threads=bool(threads_of_work()), untaken=self._done.untaken)
         if rank == 0 and self._wanted.live and message.values is not None:
             own = self._own_names.infos(self._twins.namespace, is_shells)
             message = replace(message, values=replace(message.values, names=own))

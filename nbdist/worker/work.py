@@ -32,6 +32,7 @@ class Done:
         cell_line: the deepest line of the cell that was running.
         result: the last expression's value, or the call's return value.
         result_data: its rich display, for a value that cannot travel.
+        untaken: whether it did not begin, because the rank could not take what the notebook had new for it.
         in_former_group: whether the exception is of a process group that had been left before the work.
     """
 
@@ -40,6 +41,7 @@ class Done:
     cell_line: int | None = None
     result: Any = None
     result_data: Mapping[str, Any] | None = None
+    untaken: bool = False
     in_former_group: bool = False
 
     @property
