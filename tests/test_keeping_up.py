@@ -224,6 +224,7 @@ def test_settings_of_a_library_that_the_ranks_load_later_follow(live: NotebookKe
     live.run("pd.set_option('display.precision', 1)").check()
     cell = "%%distributed\npd.get_option('display.max_rows'), pd.get_option('display.precision')"
     assert live.run(cell).check().result == {"text/plain": "(3, 1)"}
+    live.run("pd.reset_option('display.max_rows')\npd.reset_option('display.precision')").check()
 
 
 def test_settings_from_before_the_start_follow_when_the_ranks_load_the_library(

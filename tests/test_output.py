@@ -574,8 +574,9 @@ def test_a_log_has_bars_and_text_on_lines_of_their_own(kernel: NotebookKernel) -
     shown = str(kernel.value("str(bars.logs(1))"))
     assert "\r" not in shown
     assert kernel.value("bars.logs(1, 1)") == "end\n"
-    last = kernel.run("%distributed logs 1 --name bars")
-    assert last.error is not None or "\r" not in last.stdout
+    last = kernel.run("%distributed logs 1 --name bars").check()
+    assert last.stdout.endswith("\nend\n")
+    assert "\r" not in last.stdout
     assert [line.partition("%")[0] for line in shown.split("\n") if line.startswith("check: ")][
         -1
     ] == "check: 100"

@@ -176,18 +176,22 @@ def test_a_forked_child_leaves_the_ranks_alone(live: NotebookKernel) -> None:
 
 
 SCRIPT = """\
-import os, sys, time, nbdist
+import os, pathlib, sys, time, nbdist
 def rank_of():
     return int(os.environ["RANK"])
+def rank_after(word):
+    while not pathlib.Path(word).exists():
+        time.sleep(0.01)
+    return rank_of()
 if __name__ == "__main__":
-    run = nbdist.launch(rank_of, devices=2, accelerator="cpu", background=True)
+    run = nbdist.launch(rank_after, "go", devices=2, accelerator="cpu", background=True)
     with nbdist.Session(devices=2, accelerator="cpu") as session:
-        while run.status == "running":  # a thread that prints at the fork would leave its locks to the child
-            time.sleep(0.01)
+        assert run.status == "running"
         pid = os.fork()
         if pid:
             print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             print("ranks", session.run(rank_of))
+            pathlib.Path("go").touch()
         else:
             sys.exit(3)  # leaves the block of the session, and calls what atexit has
     print("run", run.wait())
