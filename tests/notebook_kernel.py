@@ -22,6 +22,7 @@ import fnmatch
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -415,8 +416,13 @@ class NotebookKernel:
             assert self._changed.wait_for(lambda: self._dead, 10), "the kernel outlived SIGKILL"
 
     def reset(self) -> None:
-        """An empty namespace, without what a failed cell's traceback keeps alive."""
+        """An empty namespace, without what a failed cell's traceback keeps alive, and an empty folder."""
         self.run(RESET, store_history=False).check()
+        for path in self.working_folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     # What there is
 

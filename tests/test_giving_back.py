@@ -53,16 +53,15 @@ def test_a_run_in_the_background(kernel: NotebookKernel, end: str) -> None:
     ).check()
     kernel.run("x = 3").check()  # so that what the run changed waits, and its ranks with it
     (kernel.working_folder / "bound").touch()
-    poll_until(lambda: kernel.value("train.status") == "finished", 20, "the run's end")
+    poll_until(lambda: kernel.value("train.status") == "finished", 20, lambda: "the run has not ended")
     interrupt_while_leaving(kernel, end)
     assert kernel.value("train.status, x") == ("stopped", 3)
 
 
 def interrupt_while_leaving(kernel: NotebookKernel, code: str) -> None:
     leaving = kernel.working_folder / "leaving"
-    leaving.unlink(missing_ok=True)
     run = kernel.start_run(code)
-    poll_until(leaving.exists, 20, "a rank that leaves")
+    poll_until(leaving.exists, 20, lambda: f"no rank leaves; {run.describe()}")
     kernel.interrupt()
     run.finish(20)
     if code == UNLOADING:  # nothing is left to be interrupted; IPython is to know that it is unloaded

@@ -36,8 +36,6 @@ def in_thread(name, call):
 @pytest.fixture
 def live(kernel: NotebookKernel) -> Iterator[NotebookKernel]:
     """A kernel with a live session of two ranks, ``session``, that is the main one."""
-    for path in kernel.working_folder.iterdir():
-        path.unlink()
     kernel.run(HELPERS).check()
     kernel.run("session = nbdist.Session(devices=2, accelerator='cpu', name='main')\nsession.start()").check()
     yield kernel
@@ -45,7 +43,7 @@ def live(kernel: NotebookKernel) -> Iterator[NotebookKernel]:
 
 
 def started(kernel: NotebookKernel, name: str) -> None:
-    poll_until((kernel.working_folder / name).exists, 20, f"the file {name}")
+    poll_until((kernel.working_folder / name).exists, 20, lambda: f"no file {name}")
 
 
 def test_calls_of_several_threads_do_not_mix(live: NotebookKernel) -> None:
