@@ -49,6 +49,8 @@ class Cell:
         binds: global names that it binds by itself, at the top level or by ``global`` in a function.
         deletes: global names that it may unbind: ``del x``, and the ``x`` of ``except ... as x``.
         star_import: whether it holds ``from ... import *``.
+        dotted_imports: submodules that it imports through their package, ``import email.mime.text``: that
+            binds the package alone; the submodule is there because it was imported.
         has_result: whether its last statement is an expression that IPython would show.
         syntax_error: why it cannot run as it stands.
     """
@@ -60,6 +62,7 @@ class Cell:
     binds: frozenset[str] = frozenset()
     deletes: frozenset[str] = frozenset()
     star_import: bool = False
+    dotted_imports: tuple[str, ...] = ()
     has_result: bool = False
     syntax_error: SyntaxError | None = None
 
@@ -84,16 +87,17 @@ def parse_cell(source: str, transform: Callable[[str], str] | None = None) -> Ce
         return Cell(source=source, code=code, syntax_error=_as_syntax_error(error))
     assert isinstance(tree, ast.Module)
     names, syntax_error = _names_of(tree)
+    nodes = list(ast.walk(tree))
+    imported = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     return Cell(
         source=source,
         code=code,
-        reads=frozenset(names.reads - _MADE_BY_COMPILER).union(_names_in_magics(tree)),
+        reads=frozenset(names.reads - _MADE_BY_COMPILER).union(_names_in_magics(nodes)),
         needs=frozenset(names.at_once | (names.reads - names.binds)),
         binds=frozenset(names.binds - _MADE_BY_COMPILER),
         deletes=frozenset(names.deletes),
-        star_import=any(
-            isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)
-        ),
+        star_import=any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes),
+        dotted_imports=tuple(name for name in imported if "." in name),
         has_result=_has_result(tree, code),
         syntax_error=syntax_error,
     )
@@ -111,19 +115,6 @@ def names_read_by(function: Callable[..., object]) -> frozenset[str]:
     if isinstance(code, CodeType):
         names.add(code, is_module=False)
     return frozenset(names.reads - _MADE_BY_COMPILER)
-
-
-def dotted_imports(cell: Cell) -> tuple[str, ...]:
-    """Submodules that the cell's text imports through their package: ``import email.mime.text``.
-
-    Such an import binds the package alone; the submodule is there because it was imported.
-    """
-    try:
-        tree = ast.parse(cell.code)
-    except NO_PYTHON:
-        return ()
-    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
-    return tuple(alias.name for node in imports for alias in node.names if "." in alias.name)
 
 
 def unknown_outputs(cell: Cell, names: Iterable[str], namespace: Container[str]) -> tuple[str, ...]:
@@ -213,9 +204,9 @@ def _as_syntax_error(error: BaseException) -> SyntaxError:
     return SyntaxError(str(error) or type(error).__name__)
 
 
-def _names_in_magics(tree: ast.Module) -> Iterator[str]:
+def _names_in_magics(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Words in the text of magics and of shell commands, which may use the notebook's names."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=attr)):
                 for argument in node.args[_MAGIC_CALLS.get(attr, len(node.args)) :]:

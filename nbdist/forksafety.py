@@ -139,7 +139,7 @@ class ForkSafety:
     def before_cell(self) -> None:
         """Note what is imported before a cell runs."""
         if self._unsafe is None:
-            self._modules = frozenset(name for name in sys.modules if "." not in name)
+            self._modules = frozenset(sys.modules)
 
     def after_cell(self, label: str, source: str) -> Unsafe | None:
         """Look after a cell; cheap (no fork).

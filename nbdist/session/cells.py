@@ -7,7 +7,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from nbdist.cell import Cell, dotted_imports, unknown_outputs
+from nbdist.cell import Cell, unknown_outputs
 from nbdist.errors import OptionError
 from nbdist.options import Options
 from nbdist.role import check_needs
@@ -66,5 +66,5 @@ def run_cell(shell: Any, cell: Cell, first_line: str, options: Options, given: C
 
 
 def _import_here(cell: Cell) -> None:
-    for module in dotted_imports(cell):
+    for module in cell.dotted_imports:
         call_foreign(partial(importlib.import_module, module))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,22 +16,56 @@ _SHELL = "InteractiveShell"  # in each process of a class of its own
 _OWN = ("HistoryManager", "HistoryAccessor")  # of the process, not of the notebook
 
 
-def read_settings() -> dict[str, Any]:
+class _Known:
+    """What was read last: from one cell to the next there is mostly nothing new, and between cells, when
+    nothing of it is in a CPU's caches any more, to read it all takes 0.6 ms."""
+
+    def __init__(self) -> None:
+        self._settings: dict[str, Any] = {}
+        self._owners: list[Any] = []  # whose settings these are; none after one was set
+        self._functions: dict[str, tuple[dict[Any, Any], dict[Any, Any]]] = {}
+
+    def settings(self) -> Mapping[str, Any]:
+        """By title."""
+        named = list(_configurables())
+        owners = [one for _, one in named]
+        if len(owners) != len(self._owners) or not all(map(operator.is_, owners, self._owners)):
+            read: dict[str, Any] = {}
+            for name, one in named:
+                names, titles = _settings_of(type(one), name)  # type: ignore[arg-type]
+                if names:  # none would be all
+                    one.observe(self._forget, names)  # once, however often it is asked for
+                read |= {title: getattr(one, own) for title, own in zip(titles, names, strict=True)}
+            self._settings = {title: value for title, value in read.items() if _is_plain(value)}
+            self._owners = owners
+        return self._settings
+
+    def _forget(self, _change: Any) -> None:
+        self._owners = []
+
+    def functions(self, title: str, table: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """The notebook's in a table of IPython's."""
+        former, found = self._functions.get(title, ({}, {}))
+        if former.keys() != table.keys() or not all(map(operator.is_, former.values(), table.values())):
+            found = {key: value for key, value in table.items() if _is_notebooks(value)}
+            self._functions[title] = dict(table), found
+        return found
+
+
+_known = _Known()
+
+
+def read_settings() -> Mapping[str, Any]:
     """What ``%config`` can set, by class and name, as far as it is a plain value."""
-    settings: dict[str, Any] = {}
-    for owner, configurable in _configurables():
-        titles, read = _settings_of(type(configurable), owner)  # type: ignore[arg-type]
-        settings.update(zip(titles, read(configurable), strict=True))
-    return {title: value for title, value in settings.items() if type(value) in _PLAIN or _is_plain(value)}
+    return _known.settings()
 
 
 @functools.cache
-def _settings_of(cls: Hashable, owner: str) -> tuple[Sequence[str], Callable[[Any], Sequence[Any]]]:
-    """Titles of what can be configured of a class's objects, and what reads it; traitlets looks through all
+def _settings_of(cls: Hashable, owner: str) -> tuple[Sequence[str], Sequence[str]]:
+    """What can be configured of a class's objects: its names, and their titles. Traitlets looks through all
     traits for it."""
     names: Sequence[str] = cls.class_trait_names(config=True)  # type: ignore[attr-defined]
-    read = operator.attrgetter(*names) if len(names) > 1 else lambda one: [getattr(one, n) for n in names]
-    return [f"{owner}.{name}" for name in names], read
+    return names, [f"{owner}.{name}" for name in names]
 
 
 def write_settings(changed: Mapping[str, Any]) -> None:
@@ -61,9 +95,9 @@ def _configurables() -> Iterator[tuple[str, Any]]:
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return all(map(_is_plain, value))
-    return type(value) in _PLAIN
+    if type(value) in _PLAIN:
+        return True
+    return isinstance(value, (list, tuple, set, frozenset)) and all(map(_is_plain, value))
 
 
 def read_traceback_mode() -> str:
@@ -116,8 +150,7 @@ def read_functions() -> dict[tuple[str, Any], Any]:
     """Functions of the notebook that IPython calls: to show objects of a class, and as magics."""
     found: dict[tuple[str, Any], Any] = {}
     for title, table in _tables():
-        users = {key: value for key, value in table.items() if _is_notebooks(value)}
-        found |= {(title, key): value for key, value in users.items()}
+        found |= {(title, key): value for key, value in _known.functions(title, table).items()}
     return found
 
 
