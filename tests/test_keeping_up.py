@@ -637,3 +637,108 @@ def test_what_one_rank_has_replaced_inside_a_value_is_reported_and_push_decides(
     run = live.run(cell).check()
     assert run.stdout == "[1, 2, 3, 4]\n"
     assert run.stderr == "nbdist: sent to the ranks: cfg\n"
+
+
+def test_a_tensor_that_one_rank_has_replaced_is_reported_when_the_notebook_changes_it(
+    live: NotebookKernel,
+) -> None:
+    live.run("held = {'w': torch.zeros(3), 'n': 1}").check()
+    live.run("%%distributed\nif rank:\n    held['w'] = torch.ones(3)\nheld['n']").check()
+    live.run("held['w'].fill_(7)").check()
+    run = live.run("%%distributed\nprint(held['w'][0].item())").check()
+    assert sorted(run.stdout.splitlines()) == ["[0] 7.0", "[1] 1.0"]
+    assert "[1] nbdist: held: the notebook has changed something in it in whose place this rank" in run.stderr
+    live.run("%distributed push held").check()
+    assert live.run("%%distributed\nprint(held['w'][0].item())").check().stdout == "7.0\n"
+
+
+FULLY_SHARD = "from torch.distributed.fsdp import fully_shard"
+WEIGHT = "%%distributed\nw = {0}.weight\nprint(type({0}).__name__, getattr(w, 'to_local', lambda: w)()[0, 0].item())"
+
+
+@pytest.mark.parametrize("made", ["in the notebook", "on the ranks"])
+def test_a_model_that_the_ranks_have_sharded_and_the_notebook_changes(
+    live: NotebookKernel, made: str
+) -> None:
+    magic = "%%distributed\n" if made == "on the ranks" else ""
+    live.run(f"{magic}net = torch.nn.Linear(2, 2)\nnet.requires_grad_(False).weight.fill_(1)").check()
+    live.run(f"%%distributed\n{FULLY_SHARD}\nfully_shard(net)").check()
+    live.run("net.weight.fill_(7)").check()
+    run = live.run(WEIGHT.format("net")).check()
+    assert run.stdout == "FSDPLinear 1.0\n"
+    assert "nbdist: net: the notebook has changed something in it in whose place this rank" in run.stderr
+    assert said(live.run("%distributed push net").check(), "net was a sharded model on the ranks")
+    assert live.run(WEIGHT.format("net")).check().stdout == "Linear 7.0\n"
+
+
+def test_a_model_that_was_sharded_on_the_ranks_and_is_sent_anew_says_so(live: NotebookKernel) -> None:
+    live.run(f"%%distributed\n{FULLY_SHARD}\nmade = torch.nn.Linear(2, 2)\nfully_shard(made)").check()
+    live.run("%distributed pull made").check()
+    live.run("made.requires_grad_(False).weight.fill_(5)").check()
+    run = live.run(WEIGHT.format("made")).check()
+    assert run.stdout == "Linear 5.0\n"
+    assert said(run, "made was a sharded model on the ranks and is now the notebook's")
+
+
+def test_a_tensor_that_ranks_have_given_other_memory_is_written_as_the_notebook_has_it(
+    live: NotebookKernel,
+) -> None:
+    live.run(
+        """
+        import numpy as np
+        every, one, turned = torch.ones(3), torch.ones(3), torch.ones(2, 3)
+        base = torch.arange(4.0)
+        view, array = base[2:], np.ones(4)
+        """
+    ).check()
+    live.run(
+        """
+        %%distributed
+        every.data = torch.zeros(5)
+        if rank == 1:
+            one.data = torch.zeros(5, dtype=torch.int64)
+            turned.data = turned.t().contiguous()
+            base.data = torch.zeros(7)
+            array.resize(9, refcheck=False)
+        view.sum()
+        """
+    ).check()
+    live.run(
+        """
+        every.fill_(7), one.fill_(6), turned.copy_(torch.arange(6.0).reshape(2, 3))
+        base.fill_(4), view.fill_(2)
+        array[:] = 8
+        """
+    ).check()
+    cell = "%%distributed\nprint(every, one, turned.tolist(), base, view, array, sep='\\n')\nbase[3] = 0\nprint(view)"
+    run = live.run(cell).check()
+    assert run.stdout.splitlines() == [
+        "tensor([7., 7., 7., 7., 7.])",
+        "tensor([6., 6., 6.])",
+        "[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]",
+        "tensor([4., 4., 2., 2.])",
+        "tensor([2., 2.])",
+        "[8. 8. 8. 8.]",
+        "tensor([2., 0.])",
+    ]
+    assert live.value("view.tolist()") == [2.0, 0.0]
+
+
+def test_a_part_of_a_flat_parameter_is_left_alone(live: NotebookKernel) -> None:
+    live.run("net = torch.nn.Linear(4, 2)").check()
+    live.run(
+        """
+        %%distributed
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        fsdp = FullyShardedDataParallel(net, use_orig_params=True, device_id=torch.device('cpu'))
+        before = [p.tolist() for p in fsdp.parameters()]
+        """,
+        timeout_s=60,
+    ).check()
+    live.run("with torch.no_grad(): net.weight.fill_(7.0)").check()
+    cell = "%%distributed\nprint(before == [p.tolist() for p in fsdp.parameters()], fsdp(torch.ones(1, 4)).shape)"
+    for push in ("pass", "%distributed push net"):
+        told = live.run(push).check().stderr
+        run = live.run(cell).check()
+        assert run.stdout == "True torch.Size([1, 2])\n"
+        assert "net: what the notebook has changed in it is not written here" in told + run.stderr

@@ -26,8 +26,9 @@ from nbdist.values.kind import Buffer
 from nbdist.values.kinds import kind_of
 from nbdist.values.landing import Landed
 from nbdist.values.parcel import Echo, pack
+from nbdist.values.refitting import layouts_of
 from nbdist.values.size import described
-from nbdist.values.snapshot import PLAIN, Changes
+from nbdist.values.snapshot import Changes
 from nbdist.values.surroundings import Surroundings, difference, surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.walk import Reached, is_definition, reached
@@ -147,6 +148,7 @@ class Ledger:
         definitions = {name for name in names if self._is_definition(name)}
         return {
             **self._named("name", definitions),  # what is made behind them may call them
+            **({"layouts": layouts_of(changes.memory, self._twins)} if changes.memory else {}),
             **{f"memory:{key}": pickle.PickleBuffer(held.view()) for key, held in changes.memory.items()},
             **{f"object:{key}": content for key, content in changes.contents.items()},
             **self._named("name", names - definitions),
@@ -154,11 +156,10 @@ class Ledger:
         }
 
     def _led(self, changes: Changes, found: Reached) -> dict[str, Any]:
-        """The names that lead to containers that have changed: a rank may have put others in their place."""
+        """The names that lead to what has changed: a rank may have put something else in its place."""
         led: dict[str, list[int]] = {}
-        for key in changes.contents:
-            if type(self._twins.known[key]) in PLAIN:
-                led.setdefault(self._label(key, found), []).append(key)
+        for key in changes.contents.keys() | changes.memory.keys():
+            led.setdefault(self._label(key, found), []).append(key)
         return {"led": led} if led else {}
 
     def _named(self, kind: str, names: Iterable[str]) -> dict[str, Any]:

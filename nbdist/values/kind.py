@@ -84,6 +84,18 @@ class Kind:
         """The memory whose bytes belong to `obj`, beside its content."""
         return None
 
+    def layout(self, obj: Any) -> Any:
+        """How `obj` looks at its memory, for comparison and for `refit`."""
+        return None
+
+    def refit(self, twin: Any, layout: Any, size_bytes: int, holder: Any) -> None:
+        """Give a twin memory of that size, looked at as `layout` says.
+
+        Args:
+            holder: another twin that has that memory already; None for new memory.
+        """
+        raise TypeError(f"it has other memory here, and {type(twin).__name__} objects cannot be given it")
+
     def after_memory(self, twin: Any) -> None:
         """Called when the bytes of the notebook's own object have been written."""
 

@@ -113,6 +113,19 @@ def is_wrapper(obj: Any) -> bool:
     return issubclass(type(obj), wrappers)
 
 
+def tie_to_group(obj: Any) -> str:
+    """What makes a model one that ranks train together, for a message; empty for a model of one process."""
+    sharded: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None) or ()
+    if is_wrapper(obj):
+        return "wrapped"
+    return "sharded" if issubclass(type(obj), sharded) else ""
+
+
+def is_flattened(obj: Any) -> bool:
+    """Whether FSDP has made a parameter a part of a flat one: it is FSDP's alone to write."""
+    return flat_wrapper_class() is not None and "_fsdp_flattened" in getattr(obj, "__dict__", ())
+
+
 def is_wrapper_of(obj: Any, model: Any) -> bool:
     """Whether it is that of this very model."""
     return is_wrapper(obj) and inside_wrapper(obj) is model

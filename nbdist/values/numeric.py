@@ -29,6 +29,18 @@ class ArrayKind(Kind):
     def memory(self, obj: Any) -> Buffer | None:
         return array_memory(obj)
 
+    def layout(self, obj: Any) -> Any:
+        return obj.dtype, obj.shape, obj.strides, obj.ctypes.data - array_root(obj).ctypes.data
+
+    def refit(self, twin: Any, layout: Any, size_bytes: int, holder: Any) -> None:
+        dtype, shape, *_ = layout
+        if holder is not None or not twin.flags.owndata:
+            raise TypeError("it is an array that looks at other memory here")
+        twin.dtype = dtype
+        twin.resize(shape, refcheck=False)
+        if self.layout(twin) != layout:
+            raise TypeError("it is an array that lies otherwise in memory here")
+
     def portable(self, obj: Any) -> Any:
         return obj.copy(), attributes_of(obj), obj.flags.writeable
 
@@ -120,6 +132,20 @@ class TensorKind(Kind):
             return None
         storage = obj.untyped_storage()
         return Buffer(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else None
+
+    def layout(self, obj: Any) -> Any:
+        return obj.dtype, obj.shape, obj.stride(), obj.storage_offset()
+
+    def refit(self, twin: Any, layout: Any, size_bytes: int, holder: Any) -> None:
+        import torch
+
+        if holder is not None and not isinstance(holder, torch.Tensor):
+            raise TypeError("it is a tensor that looks at other memory than an array here")
+        dtype, shape, stride, offset = layout
+        storage = torch.UntypedStorage(size_bytes) if holder is None else holder.untyped_storage()
+        if twin.is_leaf and twin.grad is not None and twin.grad.shape != shape:
+            twin.grad = None  # torch wants it to fit at any moment
+        twin.data = torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
 
     def portable(self, obj: Any) -> Any:
         if _is_lazy(obj):
