@@ -687,6 +687,7 @@ def test_a_tensor_that_ranks_have_given_other_memory_is_written_as_the_notebook_
         """
         import numpy as np
         every, one, turned = torch.ones(3), torch.ones(3), torch.ones(2, 3)
+        apart, other = torch.ones(3), torch.ones(3)
         base = torch.arange(4.0)
         view, array = base[2:], np.ones(4)
         """
@@ -699,6 +700,7 @@ def test_a_tensor_that_ranks_have_given_other_memory_is_written_as_the_notebook_
             one.data = torch.zeros(5, dtype=torch.int64)
             turned.data = turned.t().contiguous()
             base.data = torch.zeros(7)
+            apart.data = other.data
             array.resize(9, refcheck=False)
         view.sum()
         """
@@ -706,16 +708,18 @@ def test_a_tensor_that_ranks_have_given_other_memory_is_written_as_the_notebook_
     live.run(
         """
         every.fill_(7), one.fill_(6), turned.copy_(torch.arange(6.0).reshape(2, 3))
-        base.fill_(4), view.fill_(2)
+        base.fill_(4), view.fill_(2), apart.fill_(3), other.fill_(5)
         array[:] = 8
         """
     ).check()
-    cell = "%%distributed\nprint(every, one, turned.tolist(), base, view, array, sep='\\n')\nbase[3] = 0\nprint(view)"
+    cell = "%%distributed\nprint(every, one, turned.tolist(), apart, other, base, view, array, sep='\\n')\nbase[3] = 0\nprint(view)"
     run = live.run(cell).check()
     assert run.stdout.splitlines() == [
         "tensor([7., 7., 7., 7., 7.])",
         "tensor([6., 6., 6.])",
         "[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]",
+        "tensor([3., 3., 3.])",
+        "tensor([5., 5., 5.])",
         "tensor([4., 4., 2., 2.])",
         "tensor([2., 2.])",
         "[8. 8. 8. 8.]",
@@ -742,3 +746,30 @@ def test_a_part_of_a_flat_parameter_is_left_alone(live: NotebookKernel) -> None:
         run = live.run(cell).check()
         assert run.stdout == "True torch.Size([1, 2])\n"
         assert "net: what the notebook has changed in it is not written here" in told + run.stderr
+
+
+def test_memory_that_another_tensor_had_before(live: NotebookKernel) -> None:
+    live.run(
+        """
+        import ctypes
+        block = (ctypes.c_float * 3)()  # in the place of malloc, which gives free memory out again
+        former, base = torch.frombuffer(block, dtype=torch.float32), torch.arange(4.0)
+        view = base[2:]
+        """
+    ).check()
+    live.run("%%distributed\nformer, base, view").check()
+    live.run(
+        """
+        former.data, base.data = torch.ones(3), torch.ones(4)
+        new = torch.frombuffer(block, dtype=torch.float32)
+        view.fill_(5)
+        """
+    ).check()
+    assert (
+        live.run("%%distributed\nprint(new, view)").check().stdout
+        == "tensor([0., 0., 0.]) tensor([5., 5.])\n"
+    )
+    live.run("new.fill_(7)").check()
+    run = live.run("%%distributed\nprint(new)").check()
+    assert run.stdout == "tensor([7., 7., 7.])\n"
+    assert said(run, "sent to the ranks: ") == "new"

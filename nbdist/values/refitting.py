@@ -52,7 +52,11 @@ def _refit(key: int, size_bytes: int, wanted: Mapping[int, Any], twins: Twins) -
     if any(map(is_flattened, objects.values())):
         raise TypeError(FLATTENED)
     memory = {owner: kind_of(obj).memory(obj) for owner, obj in objects.items()}
-    fitting = [owner for owner, own in memory.items() if own is not None and own.size_bytes == size_bytes]
+    fitting = [
+        owner
+        for owner, own in memory.items()
+        if own is not None and own.size_bytes == size_bytes and not _belongs_to_others(own, wanted, twins)
+    ]
     first = min(fitting, key=lambda owner: memory[owner] != twins.memory.get(key), default=None)
     strayed = [
         owner
@@ -65,3 +69,9 @@ def _refit(key: int, size_bytes: int, wanted: Mapping[int, Any], twins: Twins) -
         holder = objects[owner] if holder is None else holder
     if strayed or first is None or memory[first] != twins.memory.get(key):
         twins.renew(objects.keys())
+
+
+def _belongs_to_others(memory: Buffer, wanted: Mapping[int, Any], twins: Twins) -> bool:
+    """Whether objects look at it that have memory of their own on the other side."""
+    others = (twins.known[key] for key in twins.owners(memory) - wanted.keys())
+    return any(kind_of(other).memory(other) == memory for other in others)

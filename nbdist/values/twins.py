@@ -120,9 +120,12 @@ class Twins:
         memory = call_foreign(partial(kind.memory, obj))
         if isinstance(memory, Buffer):
             self._memory[key] = memory
+            owner = self._owner(memory)
             self._sharers.setdefault(memory, set()).add(key)
-            if self._at.setdefault(memory, key) == key:
+            if owner is None:
+                self._watch.drop(memory)  # it was watched for one that has other memory now
                 watch(memory)
+            self._at[memory] = key if owner is None else owner
 
     def adopt(
         self,
@@ -256,7 +259,7 @@ class Twins:
 
     def key_at(self, memory: Buffer) -> int | None:
         """The key of an object of the notebook that this memory still belongs to."""
-        key = self._at.get(memory)
+        key = self._owner(memory)
         if key is not None and id(self.known[key]) in self.lone:  # in the graph it is like any other
             key = min(self.owners(memory) - set(self.lone.values()), default=None)
         return key if key is not None and self._still_has(key) else None
@@ -272,6 +275,14 @@ class Twins:
         outer = self._spans.around(memory)
         key = self.key_at(outer) if outer is not None else None
         return (key, memory.address - outer.address) if key is not None and outer is not None else None
+
+    def _owner(self, memory: Buffer) -> int | None:
+        """The key under which memory is told: of an object that still has it. What others have let go may
+        be somebody else's by now."""
+        key = self._at.get(memory)
+        if key is None or self._still_has(key):
+            return key
+        return min((other for other in self._sharers[memory] if self._still_has(other)), default=None)
 
     def _still_has(self, key: int) -> bool:
         return kind_of(self.known[key]).memory(self.known[key]) == self._memory[key]
@@ -353,10 +364,10 @@ class Twins:
                 give = partial(kind.difference, obj, before)
             self._send(key, give, found)
         memory = self._memory.get(key)
-        owner = self._at.get(memory) if memory is not None else None
-        if memory is None or owner is None or owner in found.memory:
+        if memory is None or not self._still_has(key):
             return
-        if self._still_has(owner) and self._watch.changed(memory):
+        owner = self._owner(memory)
+        if owner is not None and owner not in found.memory and self._watch.changed(memory):
             found.memory[owner] = memory
 
     def moved_on(self, keys: Iterable[int]) -> list[int]:
