@@ -185,7 +185,8 @@ def fold(state: RunState, rank: int, event: Event) -> RunState:
     """The state after an event of one rank."""
     before = state.ranks[rank]
     after = _fold_rank(before, event)
-    if before.phase == "finished" and after.phase == "gone" and not state.settled:
+    # One that was told to stop may be ended before its last word has been read.
+    if before.phase == "finished" and after.phase == "gone" and not state.settled and not before.stopped:
         after = replace(after, outcome="failed", failure=after.failure or after.death)
     if after is before:
         return state

@@ -11,9 +11,9 @@ from printing import live, printed
 
 from nbdist.errors import Failure
 from nbdist.figures import GpuUsage, Logged, Usage
-from nbdist.messages import Collective, Display, Finished, Progress, Ready, Standing
+from nbdist.messages import Collective, Died, Display, Finished, Progress, Ready, Standing
 from nbdist.metrics import Metrics
-from nbdist.state import RunState, first_state, fold
+from nbdist.state import RunState, first_state, fold, stop_working
 from nbdist.views.dashboard.composing import Composer, Ending, Facts, models_text
 from nbdist.views.dashboard.picture import Picture, patch_between
 from nbdist.views.items import Shown, Stream
@@ -245,6 +245,23 @@ def test_work_that_has_ended_has_no_button_and_no_more_time():
     assert ended["ended_ms"] == pytest.approx(waits["ended_ms"], abs=100)
     broken_off = picture_of(running(), ending=Ending(state="stopped", at_s=ended_s))["heading"]
     assert broken_off["ended_ms"] == 1000 * ended_s
+
+
+def test_an_interrupted_run_whose_changes_wait_is_not_called_finished():
+    state = stop_working(running())
+    for rank in range(2):
+        state = fold(state, rank, Finished(outcome="interrupted", time_s=time.monotonic()))
+    assert picture_of(state, told="interrupted; what it changed waits")["heading"]["state"] == "interrupted"
+
+
+def test_a_rank_that_is_ended_after_its_last_word_was_interrupted_and_did_not_fail():
+    state = fold(stop_working(running()), 1, Finished(outcome="interrupted"))
+    state = fold(state, 1, Died(pid=101, exit_code=-9, time_s=time.monotonic()))
+    picture = picture_of(state)
+    assert (picture["ranks"]["1"]["state"], picture["failures"]) == ("interrupted", [])
+    finished = fold(running(), 1, Finished(outcome="ok"))
+    died = picture_of(fold(finished, 1, Died(pid=101, exit_code=-9, time_s=time.monotonic())))
+    assert [failure["ranks"] for failure in died["failures"]] == ["1"]  # nobody had asked for that
 
 
 def test_what_does_not_change_is_in_no_patch():

@@ -128,7 +128,7 @@ class Composer:
         self, state: RunState, told: str, hint: str, interrupts: int, ending: Ending | None
     ) -> Heading:
         facts = self._facts
-        word = ending.state if ending is not None else _word_of(state)
+        word = ending.state if ending is not None else _word_of(state, interrupts)
         causes = [failure.rank for failure in state.failures if not failure.consequence]
         if not told and word == "failed" and causes:
             told = f"failed on {ranks_phrase(causes)}"
@@ -236,11 +236,12 @@ def _log_line(entry: Entry) -> LogLine:
 _AT_REST = ("finished", "failed", "interrupted", "dead", "idle")
 
 
-def _word_of(state: RunState) -> RunWord:
+def _word_of(state: RunState, interrupts: int) -> RunWord:
     if state.failures:
         return "failed"
     if state.settled:
-        return "finished"
+        was_stopped = interrupts or any(rank.outcome == "interrupted" for rank in state.ranks)
+        return "interrupted" if was_stopped else "finished"
     if any(rank.phase == "starting" for rank in state.ranks):
         return "starting"
     return "running"
