@@ -98,15 +98,30 @@ def test_two_views_of_one_model_show_the_same_and_go_when_removed(panel):
 def test_buttons_send_what_they_say(panel):
     panel.open(pictures.running())
     button = panel.page.locator(".nbd-end")
-    button.dblclick()
-    assert panel.sent() == ["hello", "interrupt"], "a double click is one interrupt: the second would kill"
-    expect(button).to_have_text("Interrupt again")
+    button.click()
+    expect(button).to_have_text("Interrupting…")
+    assert panel.sent() == ["hello", "interrupt"]
     panel.patch(2, {"heading": {"button": "stop"}})
+    expect(button).to_have_text("Stop")
     button.click()
     assert panel.sent()[-1] == "stop"
     panel.patch(3, {"heading": {"button": None, "hint": "Use the notebook's stop button"}})
     expect(button).to_be_hidden()
     expect(panel.page.locator(".nbd-hint")).to_have_text("Use the notebook's stop button")
+
+
+def test_clicks_before_the_kernel_has_heard_the_first_are_that_one(panel):
+    panel.open(pictures.running())
+    button = panel.page.locator(".nbd-end")
+    button.dblclick()
+    button.focus()
+    panel.page.keyboard.press("Enter")
+    first, *others = panel.page.evaluate("model.sent")[1:]
+    assert others == [first] * 2, "a second interrupt would discard what the ranks have changed"
+    panel.patch(2, {"heading": {"button": "stop"}})
+    button.click()
+    last = panel.page.evaluate("model.sent")[-1]
+    assert (last["kind"], last["click"] != first["click"]) == ("stop", True)
 
 
 def test_a_click_that_nobody_heard_is_sent_again_as_the_same_click(panel):

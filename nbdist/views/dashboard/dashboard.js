@@ -433,6 +433,11 @@ class StateMark {
 
 // ---- heading ----
 
+const BUTTON_TITLES = {
+  interrupt: "Interrupt the run; what it has changed is kept",
+  stop: "End the ranks at once; what they changed is discarded",
+};
+
 class HeadingBar {
   constructor(view) {
     this.view = view;
@@ -448,37 +453,35 @@ class HeadingBar {
     const names = make("div", "nbd-names", this.title, this.state.node);
     const numbers = make("div", "nbd-numbers", this.elapsed, this.facts);
     this.node = make("header", "nbd-header", names, numbers, this.hint, this.button, this.spoken);
-    this.clickedMs = null;
+    this.clicked = null; // what was sent and not heard yet
     this.loss = "";
   }
 
+  // Until the picture says that the first click was heard, all further ones are the same click: a second interrupt
+  // discards what the ranks have changed, and who clicks again because a busy kernel does nothing does not mean that.
   click() {
-    this.clickedMs = Date.now();
-    this.send({ kind: this.wanted, click: newId() }, 20);
-    this.button.disabled = true; // a double click is one click: a second interrupt would discard changes
-    this.reenable = setTimeout(() => this.showButton(this.wanted), 1500);
+    this.clicked ??= { kind: this.wanted, click: newId() };
+    this.send(this.clicked, 20);
     this.showButton(this.wanted);
   }
 
-  // JupyterLab may send to a subshell that the kernel does not know, and the message is lost: it is sent again, as
-  // the same click, until the picture says that it was heard.
+  // JupyterLab may send to a subshell that the kernel does not know, and the message is lost: it is sent again until
+  // the picture says that it was heard.
   send(message, times) {
     this.view.store.model.send(message);
     clearTimeout(this.again);
-    const isUnheard = () => this.clickedMs !== null && this.wanted === message.kind;
-    if (times) this.again = setTimeout(() => isUnheard() && this.send(message, times - 1), 1500);
+    if (times) this.again = setTimeout(() => this.clicked === message && this.send(message, times - 1), 1500);
   }
 
   showButton(wanted) {
-    if (wanted !== this.wanted) this.clickedMs = null;
+    if (wanted !== this.wanted) this.clicked = null;
     this.wanted = wanted;
     show(this.button, Boolean(wanted));
     if (!wanted) return;
-    const wasClicked = this.clickedMs !== null;
-    this.button.disabled = Boolean(this.loss) || (wasClicked && Date.now() - this.clickedMs < 1400);
-    const word = wanted === "stop" ? "Stop" : "Interrupt";
-    say(this.button, wasClicked ? `${word} again` : word);
-    this.button.title = wasClicked && wanted === "interrupt" ? "End the ranks at once; what they changed is discarded" : `${word} the run`;
+    this.button.disabled = Boolean(this.loss);
+    const [word, goesOn] = wanted === "stop" ? ["Stop", "Stopping\u2026"] : ["Interrupt", "Interrupting\u2026"];
+    say(this.button, this.clicked ? goesOn : word);
+    this.button.title = this.clicked ? "The kernel has not heard it yet: while it runs a cell, it hears no click" : BUTTON_TITLES[wanted];
   }
 
   update(heading) {
@@ -516,7 +519,6 @@ class HeadingBar {
 
   close() {
     clearTimeout(this.again);
-    clearTimeout(this.reenable);
   }
 }
 
