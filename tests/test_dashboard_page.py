@@ -510,6 +510,25 @@ def test_the_log_stays_at_its_end_until_one_scrolls_up(panel):
     assert panel.page.evaluate(is_at_end)
 
 
+def test_the_log_stays_at_its_end_when_a_figure_comes_later_than_its_line(panel):
+    lines = [pictures.line(f"line {n}") for n in range(60)]
+    lines[-2] = pictures.line('<img id="late" width="9">', [0], kind="html")
+    panel.open(pictures.picture({"0": pictures.rank(0)}, log=pictures.log(lines)))
+    log = panel.page.locator(".nbd-log")
+    grows_and_scrolls = """log => new Promise((done) => {
+        document.querySelector("#late").height = 300;
+        log.addEventListener("scroll", () => settled().then(done), { once: true });
+        log.dispatchEvent(new Event("scroll"));
+    })"""
+    log.evaluate(grows_and_scrolls)
+    expect(panel.page.get_by_role("button", name="follow")).to_have_attribute("aria-pressed", "true")
+    assert log.evaluate("b => b.scrollHeight - b.scrollTop - b.clientHeight") < 12
+    log.evaluate("b => { b.scrollTop -= 200; }")
+    expect(panel.page.get_by_role("button", name="follow")).to_have_attribute("aria-pressed", "false")
+    log.evaluate("b => { b.scrollTop = b.scrollHeight; }")
+    expect(panel.page.get_by_role("button", name="follow")).to_have_attribute("aria-pressed", "true")
+
+
 def test_lines_below_the_first_are_dropped(panel):
     panel.open(pictures.picture(log=pictures.log([pictures.line(f"old {n}") for n in range(4)])))
     panel.patch(2, {"log": {"first": 3, "left_out": 3, "lines": {"4": pictures.line("new")}}})

@@ -1602,6 +1602,8 @@ class LogView {
     this.place = make("div", "nbd-place");
     this.section.body.append(this.box, this.empty, this.place);
     this.keyed = new Keyed(this.lines, () => new LogEntry());
+    this.sizes = new ResizeObserver(() => this.follows && this.toEnd());
+    this.sizes.observe(this.lines);
   }
 
   makeTools() {
@@ -1719,12 +1721,15 @@ class LogView {
     this.follow.setAttribute("aria-pressed", String(follows));
   }
 
+  // Only what the reader scrolls counts: a figure that is there later than its line makes the log longer, too.
   scrolled() {
+    if (this.follows && this.box.scrollTop === this.endTop) return;
     this.setFollow(this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 12);
   }
 
   toEnd() {
     this.box.scrollTop = this.box.scrollHeight;
+    this.endTop = this.box.scrollTop;
   }
 
   async copyLines() {
@@ -1737,6 +1742,7 @@ class LogView {
 
   close() {
     clearTimeout(this.copyTimer);
+    this.sizes.disconnect();
   }
 }
 
