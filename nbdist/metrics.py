@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -79,6 +79,7 @@ class Metrics:
         self._tables: dict[str, _Table] = {}
         self._last: dict[int, dict[str, float]] = {}
         self._beats: dict[int, dict[str, _Beat]] = {}
+        self._given: Counter[int] = Counter()  # by rank
         self._kept = 0
         self._charts: dict[tuple[str, int], _Known] = {}
         self._good_until_s = 0.0
@@ -102,6 +103,7 @@ class Metrics:
                 beat = self._beats.setdefault(rank, {}).setdefault(name, _Beat())
                 beat.add(numbers[-2], numbers[-3], len(numbers) // 3)
                 self.points += len(numbers) // 3
+                self._given[rank] += len(numbers) // 3
                 self._kept += len(numbers) // 3
             if self._kept > self._most:
                 self._thin()
@@ -121,6 +123,11 @@ class Metrics:
         """A rank's latest number of each metric."""
         with self._lock:
             return dict(self._last.get(rank, {}))
+
+    def given(self, rank: int) -> int:
+        """How many numbers a rank has given."""
+        with self._lock:
+            return self._given[rank]
 
     def rate(self, rank: int, now_s: float | None = None) -> float | None:
         """Steps a second of a rank over its last ten seconds, or its last two numbers; None where it has not

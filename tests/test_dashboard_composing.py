@@ -64,6 +64,24 @@ def test_a_rank_says_where_it_is_and_since_when():
     assert (rank["pid"], rank["device"]) == (100, "cuda:0")
 
 
+@pytest.mark.parametrize("step", ["a number", "a bar"])
+def test_a_rank_that_goes_on_in_a_loop_has_not_been_at_its_line_all_the_time(step):
+    came_s = time.monotonic() - 60
+    state, metrics = fold(running(), 0, Standing(cell_line=4, function="", came_s=came_s)), Metrics()
+    if step == "a bar":
+        state = fold(state, 0, Progress(name="x", number=1, order=1, label="x", done=1))
+    composer = Composer(facts(), metrics)
+    before = composer.picture(state, Tail())["ranks"]["0"]["since_ms"]
+    if step == "a bar":
+        state = fold(state, 0, Progress(name="x", number=1, order=1, label="x", done=2))
+    else:
+        metrics.add(0, Logged(by_step={"loss": array("d", [0, 0.0, 2.0]).tobytes()}))
+    after = composer.picture(state, Tail())["ranks"]["0"]["since_ms"]
+    assert after == composer.picture(state, Tail())["ranks"]["0"]["since_ms"]
+    assert before == pytest.approx(1000 * (time.time() - 60), abs=500)
+    assert after == pytest.approx(1000 * time.time(), abs=500)
+
+
 def test_a_rank_in_the_cell_itself_is_in_no_function():
     state = fold(running(), 0, Standing(cell_line=4, function="<module>"))
     rank = picture_of(state)["ranks"]["0"]

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple, cast
 
 from nbdist.errors import Failure, ranks_phrase, ranks_text
+from nbdist.messages import Standing
 from nbdist.metrics import Metrics, shown
 from nbdist.shell import MODULE
 from nbdist.state import Bar, RankState, RunState
@@ -86,6 +87,13 @@ class _Listed(NamedTuple):
     is_whole: bool
 
 
+class _Steps(NamedTuple):
+    """How far a rank was when it was last seen to go on, and when that was, monotonic."""
+
+    made: tuple[object, ...]
+    at_s: float
+
+
 class Composer:
     """Makes pictures of one run."""
 
@@ -95,6 +103,7 @@ class Composer:
         self._wall_s = time.time() - time.monotonic()  # what turns a rank's clock into one that pages know
         self._listed: dict[int, _Listed] = {}  # by the entry's id
         self._next_number = 0
+        self._steps: dict[int, _Steps] = {}
 
     def picture(
         self,
@@ -163,6 +172,7 @@ class Composer:
     def _ranks(self, state: RunState, pids: Sequence[int]) -> dict[str, RankPicture]:
         late = _stragglers(state)
         shares = _shares(state.bars)
+        self._look_for_steps(state)
         return {
             str(rank.rank): self._rank(rank, pids, late.get(rank.rank, ""), shares.get(rank.rank))
             for rank in state.ranks
@@ -176,7 +186,7 @@ class Composer:
             line: int | None = rank.failure.cell_line
         else:
             line = standing.cell_line if standing is not None else None
-        since_s = (standing.since_s or standing.came_s) if standing is not None else None
+        since_s = self._since_s(rank.rank, standing) if standing is not None else None
         rate = self._metrics.rate(rank.rank) if word not in _AT_REST else None
         usage = rank.usage
         cell = self._facts.cell
@@ -197,6 +207,22 @@ class Composer:
             share=share,
             straggler=straggler,
         )
+
+    def _look_for_steps(self, state: RunState) -> None:
+        """A loop comes to the same line again and again: a rank that logs or whose bar moves is not at its
+        line for as long as it has been seen there."""
+        for rank in self._facts.runs_on:
+            done = (bar.parts[rank].done for bar in state.bars if rank in bar.parts)
+            made = (self._metrics.given(rank), *done)
+            known = self._steps.get(rank)
+            if known is None or known.made != made:
+                self._steps[rank] = _Steps(made, time.monotonic() if known is not None else 0.0)
+
+    def _since_s(self, rank: int, standing: Standing) -> float | None:
+        """Since when a rank is where it stands."""
+        if standing.since_s is not None or standing.came_s is None:
+            return standing.since_s
+        return max(standing.came_s, self._steps[rank].at_s)
 
     def _charts(self, *, live: bool) -> dict[str, ChartPicture]:
         return self._metrics.charts(_MOST_CHARTS, live=live)

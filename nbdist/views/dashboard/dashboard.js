@@ -715,7 +715,7 @@ class RankCard {
     const head = make("div", "nbd-card-head", this.swatch, name, this.device, this.straggler, this.toTrace, this.toLog);
     this.state = new StateMark();
     this.since = make("span", "nbd-since");
-    this.since.title = "how long at this line";
+    this.since.title = "how long at this line, since its last step";
     this.code = new CodeLine();
     this.use = new Meter("CPU");
     this.memory = new Meter("Memory");

@@ -78,7 +78,7 @@ class RankPicture(TypedDict):
         pid: its process; 0 before that is known.
         line: number of the cell's line where it is, and the text of that line.
         function: the innermost Python function, where that is not the cell itself.
-        since_ms: since when it has been at this line.
+        since_ms: since when it has been at this line, or has logged or moved its bar there.
         cpu: cores in use: 1.0 is one core. None before the first measurement; so the others.
         memory_bytes: its process's memory.
         gpu: None on a CPU.
