@@ -319,6 +319,45 @@ def test_numbers_read_the_same_in_the_page_and_in_what_is_kept_of_it(panel, name
     assert [(one, text) for one, text in zip(given, shown, strict=True) if written(*one) != text] == []
 
 
+AXES = [
+    *[(0.9e-5, 1.1e-5), (9.4e-8, 1.06e-7), (0, 4e-4), (-2.5e-4, 0.0), (-1, 1), (0.1999, 0.2011), (0, 123)],
+    *[(9_990, 10_010), (1_234_567, 1_234_571), (0, 2.5e9), (1e17, 1e17 + 16), (-8e307, 8e307), (0, 5e-322)],
+]
+
+
+def test_what_stands_at_an_axis_is_where_it_stands(panel):
+    panel.open(pictures.running())
+    drawn = panel.page.evaluate(
+        """async (axes) => {
+            const { ticksOf, tickText } = await import("/dashboard.js");
+            return axes.map(([low, high]) => {
+                const ticks = ticksOf(low, high, 5);
+                return ticks.map((tick) => [tick, tickText(tick, ticks[1] - ticks[0])]);
+            });
+        }""",
+        AXES,
+    )
+    for (low, high), labels in zip(AXES, drawn, strict=True):
+        texts = [text for _, text in labels]
+        assert len(set(texts)) == len(texts) >= 1, texts
+        for tick, text in labels:
+            told = float(text.replace("k", "e3").replace("M", "e6"))
+            assert abs(told - tick) <= (high - low) / 200, (low, high, texts)
+            assert len(text) <= 10
+
+
+def test_a_chart_of_the_largest_numbers_is_drawn(panel):
+    huge = pictures.chart(1, points=4) | {"lines": {}}
+    huge |= dict.fromkeys(("mean", "low", "high"), [1.7e308, -1.7e308, 0, 1.7e308])
+    panel.open(pictures.picture({"0": pictures.rank(0)}, charts={"huge": huge}))
+    drawn_rows = """canvas => {
+        const { data, width, height } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        const row = (y) => Array.from({ length: width }, (_, x) => data[4 * (y * width + x) + 3]);
+        return Array.from({ length: height }, (_, y) => y).filter((y) => row(y).some(Boolean)).length;
+    }"""
+    assert panel.page.locator(".nbd-canvas").evaluate(drawn_rows) > 100
+
+
 @pytest.mark.parametrize("scene", ["running", "on_gpus"])
 def test_a_picture_has_the_same_numbers_in_the_page_and_in_what_is_kept_of_it(panel, scene):
     picture = getattr(pictures, scene)()

@@ -1156,7 +1156,7 @@ function ticksOf(low, high, count) {
   const step = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= rough * 0.8) ?? rough;
   const ticks = [];
   for (let tick = Math.ceil(low / step - 1e-9) * step; tick <= high + step * 1e-9 && ticks.length < 20; tick += step) ticks.push(Number(tick.toPrecision(12)));
-  return ticks;
+  return [...new Set(ticks)]; // of large numbers that lie close some are the same
 }
 
 function logTicks(low, high) {
@@ -1169,13 +1169,23 @@ function logTicks(low, high) {
   return inside.length > 1 ? inside : ticksOf(low, high, 4).filter((tick) => tick > 0);
 }
 
-function tickText(value) {
+// Short, and told apart from the neighbour that is a step away.
+function tickText(value, step = 0) {
   const size = Math.abs(value);
-  if (size >= 1e9 || (size > 0 && size < 1e-3)) return value.toExponential(1).replace(".0e", "e").replace("e+", "e");
-  if (size >= 1e6) return `${Number((value / 1e6).toPrecision(4))}M`;
-  if (size >= 1e4) return `${Number((value / 1e3).toPrecision(4))}k`;
-  return String(Number(value.toPrecision(4)));
+  if (size < step / 2) return "0";
+  const digits = step ? Math.floor(Math.log10(size)) - Math.floor(Math.log10(step) + 1e-9) : 3; // behind the first
+  const short = (number) => String(Number(number.toPrecision(Math.min(Math.max(4, digits + 1), 12))));
+  if (size >= 1e9 || (size > 0 && size < 1e-3)) {
+    const [mantissa, power] = value.toExponential(Math.min(Math.max(digits, 0), 12)).split("e");
+    return `${Number(mantissa)}e${Number(power)}`;
+  }
+  if (size >= 1e6) return `${short(value / 1e6)}M`;
+  if (size >= 1e4) return `${short(value / 1e3)}k`;
+  return short(value);
 }
+
+const LARGEST = 8e307; // the difference of two is a number still
+const bounded = (value) => Math.max(-LARGEST, Math.min(LARGEST, value));
 
 class Chart {
   constructor(charts, name) {
@@ -1235,7 +1245,7 @@ class Chart {
   domain(series) {
     const { low = [], high = [] } = this.chart;
     const all = series.some(({ key }) => key === null) ? [...low, ...high, ...series[0].values] : series.flatMap(({ values }) => values);
-    const values = all.filter((value) => isNumber(value) && (!this.isLog || value > 0));
+    const values = all.filter((value) => isNumber(value) && (!this.isLog || value > 0)).map(bounded);
     if (!values.length) return null;
     let [least, most] = values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
     if (this.isLog) return least === most ? [least / 2, most * 2] : [least, most];
@@ -1254,11 +1264,13 @@ class Chart {
     context.font = `11px ${colours.font}`;
     if (!range) return this.drawNothing(context, width, height, colours);
     const ticks = this.isLog ? logTicks(...range) : ticksOf(...range, 5);
-    const left = Math.ceil(Math.max(28, ...ticks.map((tick) => context.measureText(tickText(tick)).width + 10)));
+    const step = this.isLog || ticks.length < 2 ? 0 : ticks[1] - ticks[0];
+    const labels = ticks.map((tick) => [tick, tickText(tick, step)]);
+    const left = Math.ceil(Math.max(28, ...labels.map(([, text]) => context.measureText(text).width + 10)));
     const area = { left, right: width - 10, top: 8, bottom: height - 20 };
     this.area = area;
     this.scales = this.scalesOf(range, area);
-    this.drawAxes(context, ticks, colours);
+    this.drawAxes(context, labels, colours);
     if (series[0]?.key === null) this.drawBand(context, colours);
     series.forEach(({ key, values }) => this.drawLine(context, key, values, colours));
     this.drawCrosses(context, series, colours);
@@ -1280,24 +1292,24 @@ class Chart {
     return {
       first, last,
       x: (value) => area.left + (last > first ? (value - first) / (last - first) : 0.5) * (area.right - area.left),
-      y: (value) => area.bottom - ((bend(value) - from) / (to - from)) * (area.bottom - area.top),
+      y: (value) => area.bottom - ((bend(bounded(value)) - from) / (to - from)) * (area.bottom - area.top),
     };
   }
 
-  drawAxes(context, ticks, colours) {
+  drawAxes(context, labels, colours) {
     const { area, scales } = this;
     context.strokeStyle = colours.line;
     context.fillStyle = colours.muted;
     context.lineWidth = 1;
     context.textAlign = "right";
     context.textBaseline = "middle";
-    for (const tick of ticks) {
+    for (const [tick, text] of labels) {
       const y = Math.round(scales.y(tick)) + 0.5;
       context.beginPath();
       context.moveTo(area.left, y);
       context.lineTo(area.right, y);
       context.stroke();
-      context.fillText(tickText(tick), area.left - 6, y);
+      context.fillText(text, area.left - 6, y);
     }
     context.textBaseline = "alphabetic";
     context.textAlign = "left";
@@ -1926,5 +1938,5 @@ export default () => {
   };
 };
 
-// For the test that holds them to `words.py`.
-export { bytesText, coresText, elapsedText, numberText, partText, percentText };
+// For the tests: the first ones are held to `words.py`.
+export { bytesText, coresText, elapsedText, numberText, partText, percentText, tickText, ticksOf };
