@@ -203,6 +203,17 @@ def test_lines_of_the_log_keep_their_numbers():
     assert last["left_out"] + len(last["lines"]) - 1 == 304
 
 
+def test_lines_that_a_flood_has_left_out_are_counted():
+    view, tail = live(2), Tail()
+    for second in range(1, 9):
+        for rank in range(2):
+            view.text(rank, "stdout", "".join(f"{second} {n} of {rank}\n" for n in range(20_000)), float(second))
+        tail.add(view.take(second + 0.5))
+    tail.add(view.close(9.0))
+    log = picture_of(running(), tail)["log"]
+    assert log["left_out"] + len(log["lines"]) == 8 * 2 * 20_000
+
+
 def test_a_bar_is_no_line_of_the_log():
     tail = Tail()
     tail.add([Stream("stdout", "one\n50%")])

@@ -572,7 +572,7 @@ def test_lines_below_the_first_are_dropped(panel):
     panel.open(pictures.picture(log=pictures.log([pictures.line(f"old {n}") for n in range(4)])))
     panel.patch(2, {"log": {"first": 3, "left_out": 3, "lines": {"4": pictures.line("new")}}})
     assert log_texts(panel) == ["old 3", "new"]
-    expect(panel.page.locator(".nbd-cut")).to_have_text("3 earlier lines are in the log files only")
+    expect(panel.page.locator(".nbd-cut")).to_have_text("3 lines are in the log files only")
 
 
 def test_terminal_colours_are_shown(panel):

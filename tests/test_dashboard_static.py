@@ -216,7 +216,7 @@ def test_what_is_left_out_is_told() -> None:
     page = page_of(a_picture(charts=dict.fromkeys(("a", "b"), a_chart(400))), live=True)
     assert "1 more metric, not drawn here: b" in page.text
     page = page_of(a_picture(lines=[a_line("x" * 990) for _ in range(200)], left_out=10))
-    left_out = re.search(r"… (\d+) earlier lines left out, all of it is in nbdist-logs/train-3", page.text)
+    left_out = re.search(r"… (\d+) lines left out, all of it is in nbdist-logs/train-3", page.text)
     assert left_out
     assert page.text.count("x" * 990) == 210 - int(left_out[1])
     assert f"log: last {210 - int(left_out[1])} lines" in page.text

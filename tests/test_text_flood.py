@@ -96,11 +96,12 @@ def test_what_a_batch_flood_leaves_out_stands_behind_the_displays():
     view.text(0, "stdout", "x\n" * 600_000 + "before\n", 0.0)
     view.display(0, "figure", 0.0)
     view.text(0, "stdout", "after\n", 0.0)
-    first, figure, last = view.close(0.0)
+    first, figure, told, last = view.close(0.0)
     assert isinstance(first, Stream)
     assert figure == Shown((), "figure")
-    assert isinstance(last, Stream)
-    assert last.text.splitlines()[1:] == ["after"]
+    assert isinstance(told, Stream)
+    assert told.left_out == left_out(told.text) == 600_001 - first.text.count("\n")
+    assert last == Stream("stdout", "after\n")
 
 
 def peak_bytes(view: TextView, text: str, times: int, *, every_s: float = 0.0) -> int:

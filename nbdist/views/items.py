@@ -29,6 +29,19 @@ class Entry:
     ranks: tuple[int, ...] = ()
 
 
+class Notice(str):
+    """A line that stands for lines that are not shown."""
+
+    lines: int
+
+    @classmethod
+    def of(cls, text: str, lines: int) -> Notice:
+        """A line, and for how many it stands."""
+        notice = cls(text)
+        notice.lines = lines
+        return notice
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """Text for one of the cell's streams.
@@ -36,11 +49,13 @@ class Stream:
     Attributes:
         text: as the ranks wrote it.
         ranks: who wrote its lines. Empty where they need no label: everybody's, or nbdist's own.
+        left_out: how many lines it stands for that are not shown.
     """
 
     stream: messages.Stream
     text: str
     ranks: tuple[int, ...] = ()
+    left_out: int = 0
 
     @property
     def labelled(self) -> str:
@@ -90,10 +105,14 @@ def labelled(text: str, ranks: tuple[int, ...]) -> str:
 def as_items(entries: Sequence[Entry]) -> list[Item]:
     """Entries as items: consecutive text of one stream and of the same ranks is one."""
     items: list[Item] = []
-    for (kind, ranks), run in groupby(entries, key=lambda entry: (entry.kind, entry.ranks)):
+    for (kind, ranks, left_out), run in groupby(entries, key=_item_of):
         contents = [entry.content for entry in run]
-        items += contents if kind == DISPLAY else [Stream(_NAMES[kind], "".join(contents), ranks)]
+        items += contents if kind == DISPLAY else [Stream(_NAMES[kind], "".join(contents), ranks, left_out)]
     return items
+
+
+def _item_of(entry: Entry) -> tuple[int, tuple[int, ...], int]:
+    return entry.kind, entry.ranks, entry.content.lines if isinstance(entry.content, Notice) else 0
 
 
 def with_few_turns(entries: list[Entry], most: int) -> list[Entry]:

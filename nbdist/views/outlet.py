@@ -19,7 +19,7 @@ from nbdist.views.flood import (
     TOTAL_BYTES,
     latest,
 )
-from nbdist.views.items import Entry, label_text
+from nbdist.views.items import Entry, Notice, label_text
 from nbdist.views.lines import DISPLAY, GAP, LINE_BYTES, STDOUT, clipped
 
 _MOST_WAITING_BYTES = 10 * BURST_BYTES
@@ -156,7 +156,7 @@ class LiveOutlet:
         if entry.kind == GAP:
             kind = next((each.kind for each in self._waiting if each.kind not in (GAP, DISPLAY)), STDOUT)
             begin = "\n" if self._line_is_open else ""
-            entry = Entry(kind, begin + notice(entry.content, self._where))
+            entry = Entry(kind, notice(entry.content, self._where, begin))
         else:
             size = _size(entry)
             self._waiting_bytes -= size
@@ -248,16 +248,15 @@ class BatchOutlet:
         self._last_bytes = sum(map(_size, self._last))
 
 
-def notice(lines: int, where: str) -> str:
-    """The line that stands for lines that are not shown.
+def notice(lines: int, where: str, begin: str = "") -> Notice:
+    """The line that stands for lines that are not shown, behind what ends the line before.
 
     >>> notice(183220, "/logs/7")
     '… 183,220 lines not shown here: they are whole in /logs/7\\n'
     """
     where = where or "the log files"
-    if lines == 1:
-        return f"… 1 line not shown here: it is whole in {where}\n"
-    return f"… {lines:,} lines not shown here: they are whole in {where}\n"
+    told = "1 line not shown here: it is" if lines == 1 else f"{lines:,} lines not shown here: they are"
+    return Notice.of(f"{begin}… {told} whole in {where}\n", lines)
 
 
 def _last_draw(line: str) -> str:

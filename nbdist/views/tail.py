@@ -66,7 +66,8 @@ class Tail:
         self._lines = self._chars = self._displays = 0
         self._clear_next = False
         self.left_out = 0
-        """Lines that were there and are not kept."""
+        """Lines that are not kept, or that never came here: with those that are kept, all that was printed. A line
+        that stands for such as did not come is one of them."""
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -83,6 +84,7 @@ class Tail:
         self._trim()
 
     def _write(self, item: Stream) -> None:
+        self.left_out += max(0, item.left_out - 1)
         if item.text.strip("\r "):
             self._clear_if_due()
         *complete, rest = item.text.split("\n")

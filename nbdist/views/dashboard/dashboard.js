@@ -1686,7 +1686,7 @@ class LogView {
   showNote(log, count) {
     const total = count + (log.left_out ?? 0);
     say(this.section.note, total ? `${numberText(total)} ${total === 1 ? "line" : "lines"}` : "");
-    say(this.cut, log.left_out ? `${numberText(log.left_out)} earlier lines are in the log files only` : "");
+    say(this.cut, log.left_out ? `${numberText(log.left_out)} ${log.left_out === 1 ? "line is" : "lines are"} in the log files only` : "");
     show(this.cut, Boolean(log.left_out));
   }
 

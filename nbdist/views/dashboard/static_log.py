@@ -25,7 +25,7 @@ def log_html(picture: Picture, room: Room) -> str:
     parts = []
     if left_out:
         where = f", all of it is in {text(heading['logs'], 200)}" if heading["logs"] else ""
-        parts.append(f'<div style="{DIM}">… {count_text(left_out, "earlier line")} left out{where}</div>')
+        parts.append(f'<div style="{DIM}">… {count_text(left_out, "line")} left out{where}</div>')
     parts += merged
     if not parts:
         return ""
