@@ -207,7 +207,9 @@ def test_lines_that_a_flood_has_left_out_are_counted():
     view, tail = live(2), Tail()
     for second in range(1, 9):
         for rank in range(2):
-            view.text(rank, "stdout", "".join(f"{second} {n} of {rank}\n" for n in range(20_000)), float(second))
+            view.text(
+                rank, "stdout", "".join(f"{second} {n} of {rank}\n" for n in range(20_000)), float(second)
+            )
         tail.add(view.take(second + 0.5))
     tail.add(view.close(9.0))
     log = picture_of(running(), tail)["log"]

@@ -348,7 +348,7 @@ def test_what_stands_at_an_axis_is_where_it_stands(panel):
 
 def test_a_chart_of_the_largest_numbers_is_drawn(panel):
     huge = pictures.chart(1, points=4) | {"lines": {}}
-    huge |= dict.fromkeys(("mean", "low", "high"), [1.7e308, -1.7e308, 0, 1.7e308])
+    huge |= {line: [1.7e308, -1.7e308, 0, 1.7e308] for line in ("mean", "low", "high")}
     panel.open(pictures.picture({"0": pictures.rank(0)}, charts={"huge": huge}))
     drawn_rows = """canvas => {
         const { data, width, height } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -356,6 +356,15 @@ def test_a_chart_of_the_largest_numbers_is_drawn(panel):
         return Array.from({ length: height }, (_, y) => y).filter((y) => row(y).some(Boolean)).length;
     }"""
     assert panel.page.locator(".nbd-canvas").evaluate(drawn_rows) > 100
+
+
+def test_metrics_that_have_no_chart_are_counted(panel):
+    named = {f"metric {number}": 0.5 for number in range(60)}
+    charts = {name: pictures.chart(1, points=2) for name in list(named)[:40]}
+    panel.open(pictures.picture({"0": pictures.rank(0, metrics=named)}, charts=charts))
+    expect(panel.page.locator(".nbd-section", has_text="Metrics").locator(".nbd-note").last).to_have_text(
+        "40 of 60 metrics"
+    )
 
 
 @pytest.mark.parametrize("scene", ["running", "on_gpus"])

@@ -210,10 +210,12 @@ def test_a_page_has_bounds(name: str, live: bool) -> None:
 
 
 def test_what_is_left_out_is_told() -> None:
-    page = page_of(a_picture(charts={f"metric {n}": a_chart() for n in range(50)}))
+    ranks = {"0": a_rank(metrics={f"metric {n}": 0.5 for n in range(60)})}
+    page = page_of(a_picture(ranks=ranks, charts={f"metric {n}": a_chart() for n in range(50)}))
     drawn = len(page.images)
-    assert f"{50 - drawn} more metrics, not drawn here: metric {drawn}, metric {drawn + 1}" in page.text
-    page = page_of(a_picture(charts=dict.fromkeys(("a", "b"), a_chart(400))), live=True)
+    assert f"{60 - drawn} more metrics, not drawn here: metric {drawn}, metric {drawn + 1}" in page.text
+    assert "metric 58, metric 59" in page.text  # those that are too many for the page have no chart at all
+    page = page_of(a_picture(ranks={}, charts=dict.fromkeys(("a", "b"), a_chart(400))), live=True)
     assert "1 more metric, not drawn here: b" in page.text
     page = page_of(a_picture(lines=[a_line("x" * 990) for _ in range(200)], left_out=10))
     left_out = re.search(r"… (\d+) lines left out, all of it is in nbdist-logs/train-3", page.text)

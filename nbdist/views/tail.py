@@ -66,8 +66,8 @@ class Tail:
         self._lines = self._chars = self._displays = 0
         self._clear_next = False
         self.left_out = 0
-        """Lines that are not kept, or that never came here: with those that are kept, all that was printed. A line
-        that stands for such as did not come is one of them."""
+        """Lines that are not kept, or that never came here: with those that are kept, all that was printed.
+        A line that stands for such as did not come is one of them."""
 
     @property
     def entries(self) -> Sequence[Entry]:

@@ -203,7 +203,7 @@ class Composer:
             memory_bytes=None if usage is None else usage.memory_bytes,
             gpu=None if usage is None or usage.gpu is None else cast(Gpu, asdict(usage.gpu)),
             metrics={name: shown(value) for name, value in self._metrics.last(rank.rank).items()},
-            rate=f"{rate:.3g} steps/s" if rate else "",
+            rate=_rate_text(rate, "steps/s"),
             share=share,
             straggler=straggler,
         )
@@ -307,10 +307,17 @@ def _bar(bar: Bar) -> BarPicture:
         done=progress.done,
         total=progress.total,
         left_s=None if left_s is None else round(max(left_s, 0.0)),
-        rate=f"{rate:.3g} it/s" if rate else "",
+        rate=_rate_text(rate, "it/s"),
         ranks=ranks_text(tuple(sorted(bar.parts))),
         by_rank={str(rank): part.done for rank, part in sorted(bar.parts.items())},
     )
+
+
+def _rate_text(rate: float | None, unit: str) -> str:
+    """Three digits, or all that are before the point."""
+    if not rate:
+        return ""
+    return f"{rate:,.0f} {unit}" if rate >= 999.5 else f"{rate:.3g} {unit}"
 
 
 def _failures(failures: Sequence[Failure]) -> list[FailurePicture]:

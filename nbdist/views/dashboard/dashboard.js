@@ -850,8 +850,7 @@ class HeatStrip {
   update(entries) {
     this.entries = entries;
     this.all = new Map(entries);
-    const metrics = new Set();
-    for (const [, rank] of entries) for (const name of Object.keys(rank.metrics ?? {})) metrics.add(name);
+    const metrics = namesOf(entries.map(([, rank]) => rank));
     const hasGpu = entries.some(([, rank]) => gpuOf(rank));
     choose(this.by, [["state", "state"], ["use", hasGpu ? "GPU use" : "CPU use"], ["memory", hasGpu ? "GPU memory" : "memory"], ...[...metrics].map((name) => [`metric ${name}`, name])]);
     this.canvas.setAttribute("aria-valuemin", "0");
@@ -1440,6 +1439,15 @@ class Chart {
   }
 }
 
+const MOST_CHARTS = 40; // that the kernel draws
+
+// The names of all metrics that ranks have.
+function namesOf(ranks) {
+  const names = new Set();
+  for (const rank of ranks) for (const name of Object.keys(rank.metrics ?? {})) names.add(name);
+  return names;
+}
+
 const charted = (charts) => (charts.isBand ? "mean over ranks" : "mean");
 
 function tipRow(name, value, key, isHead) {
@@ -1483,6 +1491,12 @@ class Charts {
     this.band.setAttribute("aria-pressed", String(isBand));
   }
 
+  countText(picture, drawn) {
+    const all = drawn < MOST_CHARTS ? drawn : namesOf(Object.values(picture.ranks ?? {})).size;
+    if (all > drawn) return `${numberText(drawn)} of ${numberText(all)} metrics`;
+    return drawn > 1 ? `${drawn} metrics` : "";
+  }
+
   // All charts are equally wide: asked once a frame at most, not of each chart.
   chartWidth() {
     const inner = this.view.width - 24;
@@ -1492,7 +1506,7 @@ class Charts {
   update(picture) {
     const entries = Object.entries(picture.charts ?? {});
     show(this.section.node, entries.length > 0);
-    say(this.section.note, entries.length > 1 ? `${entries.length} metrics` : "");
+    say(this.section.note, this.countText(picture, entries.length));
     if (!this.section.isOpen || !entries.length || !this.view.width) return;
     const ranks = [...new Set(entries.flatMap(([, chart]) => Object.keys(chart.lines ?? {})))].sort((a, b) => a - b);
     if (!this.wasChosen) this.setBand(ranks.length > 16, false); // more lines than can be told apart

@@ -15,7 +15,15 @@ from nbdist.views.dashboard.room import KEPT, LIVE, Room, lines, size_of, take, 
 from nbdist.views.dashboard.static_log import log_html
 from nbdist.views.dashboard.static_ranks import ranks_html
 from nbdist.views.dashboard.styles import BODY, DIM, FRAME, PRE, SUMMARY, TONES
-from nbdist.views.dashboard.words import bar_facts, count_text, facts_of, picture_text, state_of, tone_of
+from nbdist.views.dashboard.words import (
+    bar_facts,
+    count_text,
+    facts_of,
+    metric_names,
+    picture_text,
+    state_of,
+    tone_of,
+)
 
 __all__ = ["picture_html", "picture_text"]
 
@@ -132,8 +140,9 @@ def _charts(picture: Picture, room: Room) -> Iterator[str]:
         if len(images) == len(charts):
             break
     yield f'<div style="margin:6px 0 0 0">{"".join(images)}</div>'
-    if len(images) < len(charts):
-        names = [text(name, 40) for name in list(charts)[len(images) :]]
+    drawn = list(charts)[: len(images)]
+    names = [text(name, 40) for name in metric_names(picture) if name not in drawn]
+    if names:
         told = take(names, 2_000)
         listed = ", ".join([*told, *(["…"] if len(told) < len(names) else [])])
         more = f"{count_text(len(names), 'more metric')}, not drawn here: {listed}"

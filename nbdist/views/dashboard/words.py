@@ -184,6 +184,12 @@ def metrics_of(rank: RankPicture, most: int, most_chars: int = 40) -> list[str]:
     return [*shown, *([f"{left_out} more"] if left_out else []), *([rank["rate"]] if rank["rate"] else [])]
 
 
+def metric_names(picture: Picture) -> list[str]:
+    """All that ranks have logged, drawn or not."""
+    of_ranks = (name for _, one in ranks_of(picture) for name in one["metrics"])
+    return list(dict.fromkeys((*picture["charts"], *of_ranks)))
+
+
 def counts_of(picture: Picture) -> list[tuple[RankWord, list[int]]]:
     """Which ranks are in which state, what needs a look first."""
     by_state: dict[RankWord, list[int]] = {}
