@@ -662,6 +662,23 @@ CONTRASTS = """() => {
 }"""
 
 
+def test_a_narrow_panel_with_long_names_tells_the_state_and_what_metrics_are(browser):
+    title = "a_run_with_a_name_that_is_longer_than_the_panel_is_wide"
+    long = {"a_group_of_many_metrics/with_another_one_in_it/loss": 0.5, "train/accuracy": 0.75}
+    with dashboard(browser, 400) as panel:
+        panel.open(
+            pictures.picture({"0": pictures.rank(0, metrics=long)}, heading=pictures.heading(title=title))
+        )
+        is_whole = "node => node.scrollWidth <= node.clientWidth + 1"
+        assert panel.page.locator(".nbd-header .nbd-word").evaluate(is_whole)
+        assert panel.page.locator(".nbd-title").bounding_box()["width"] > 60
+        names = panel.page.locator(".nbd-metric-name")
+        expect(names).to_have_text(list(long))
+        ends = names.locator(":last-child")
+        assert ends.all_text_contents() == ["/loss", "/accuracy"]
+        assert all(end.evaluate(is_whole) for end in ends.all())
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("scene", ["running", "failed", "tiles", "waiting", "finished", "starting"])
 def test_text_stands_out_from_its_ground(browser, scene, theme):

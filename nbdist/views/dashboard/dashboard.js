@@ -487,6 +487,7 @@ class HeadingBar {
   update(heading) {
     const { title = "", state = "starting", told = "", world_size: size = 0, devices = "" } = heading;
     say(this.title, title);
+    this.title.style.minWidth = `${0.7 * Math.min(plain(title).length, 12)}ch`; // the state is what one looks for
     hint(this.title, title);
     this.loss = this.view.loss();
     if (this.loss === "gone") this.state.update("lost", "the kernel has gone");
@@ -763,8 +764,9 @@ class RankCard {
 
   showMetrics(rank) {
     const all = Object.entries(rank.metrics ?? {});
-    this.keyedMetrics.show(all.slice(0, 4));
-    const rest = all.slice(4);
+    const [shown, rest] = [all.slice(0, 4), all.slice(4)];
+    this.keyedMetrics.show(shown);
+    this.metrics.style.setProperty("--nbd-metric-width", `${METRIC_EM * (8 + Math.max(0, ...shown.map(([name]) => plain(name).length)))}em`);
     say(this.more, rest.length ? `+${rest.length} more` : isNumber(rank.share) ? `${percentText(rank.share)} done` : "");
     hint(this.more, rest.map(([name, value]) => `${plain(name)} ${numberText(value)}`).join("\n"));
     say(this.rate, rank.rate);
@@ -780,11 +782,14 @@ class RankCard {
   }
 }
 
+const METRIC_EM = 0.58; // a letter's width, often; a number with the space before it has eight
+
 class MetricValue {
   constructor(name) {
     this.value = make("span", "nbd-metric-value");
-    const label = make("span", "nbd-metric-name");
-    say(label, name);
+    // Of `train/loss` the end is seen where there is little room: it is what tells metrics apart.
+    const [, group, own] = plain(name).match(/^(.*?)(\/[^/]{1,24})?$/s);
+    const label = make("span", "nbd-metric-name", ...[group, own].filter(Boolean).map((part) => make("bdi", "", part)));
     hint(label, name);
     this.node = make("div", "nbd-metric", label, this.value);
   }
