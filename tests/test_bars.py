@@ -196,6 +196,20 @@ def test_a_bar_shows_how_far_it_came(kernel: NotebookKernel) -> None:
     assert run.stdout.startswith("train:  40%|████      | 4/10 [")
 
 
+def test_a_bar_that_is_left_by_break_ends_there(kernel: NotebookKernel) -> None:
+    run = kernel.run(
+        """
+        %%distributed --devices 2
+        from tqdm.auto import tqdm
+        for n in tqdm(range(10), desc="train"):
+            if n == 4:
+                break
+        print("after it")
+        """
+    ).check()
+    assert [line.partition("|")[0] for line in run.stdout.splitlines()] == ["train:  40%", "after it"]
+
+
 def test_bars_say_what_tqdm_would_say(kernel: NotebookKernel) -> None:
     run = kernel.run(
         """

@@ -403,6 +403,18 @@ def test_charts_tell_values_under_the_pointer_and_by_keyboard(panel):
     expect(tip).to_contain_text("step 1,190")
 
 
+def test_controls_say_what_they_belong_to(panel):
+    panel.open(pictures.failed())
+    for name in ("Log of rank 2", "Traceback of rank 1"):
+        expect(panel.page.get_by_role("button", name=name, exact=True)).to_have_count(1)
+    panel.open(pictures.running())
+    expect(panel.page.get_by_role("button", name="log axis of accuracy")).to_have_count(1)
+    plot = panel.page.get_by_role("slider", name="loss")
+    steps = [plot.get_attribute(f"aria-value{end}") for end in ("min", "max", "now")]
+    assert steps == ["0", "1190", "1190"]
+    assert re.fullmatch(r"last [\d.]+, step 0 to 1,190", plot.get_attribute("aria-valuetext") or "")
+
+
 def test_a_gap_in_a_chart_has_no_number(panel):
     panel.open(pictures.running())
     plot = panel.page.locator(".nbd-plot").nth(1)
@@ -459,7 +471,7 @@ def test_mean_with_a_band_and_a_logarithmic_axis_can_be_chosen(panel):
     images = [panel.page.evaluate(image)]
     panel.page.get_by_role("button", name="mean and range").click()
     images.append(panel.page.evaluate(image))
-    panel.page.get_by_role("button", name="log", exact=True).first.click()
+    panel.page.get_by_role("button", name="log axis of loss").click()
     images.append(panel.page.evaluate(image))
     assert len(set(images)) == 3
     panel.page.locator(".nbd-plot").first.focus()

@@ -48,7 +48,9 @@ def check_interrupt(ranks: Ranks, what: str) -> None:
 def raise_failure(state: RunState, ranks: Ranks, twins: Twins) -> None:
     """Raise what a run ended with, if it did not end well."""
     if ranks.interrupted or (state.broken_off and not state.failures):
-        raise RunInterrupted(f"all {len(state.ranks)} ranks were stopped")
+        took_part = sum(rank.phase != "idle" for rank in state.ranks)
+        told = "the rank was stopped" if took_part == 1 else f"all {took_part} ranks were stopped"
+        raise RunInterrupted(told)
     if state.failures:
         error = failure_in(state, ranks)
         pickled = error.failures[0].pickled

@@ -117,8 +117,10 @@ class _HeardBar:
             self._bar = self._bars.begin(self._label)
         self._tell()
         is_alone = not self._before and not self._behind
-        succeeded = change["name"] == "bar_style" and change["new"] == "success"
-        if succeeded or (is_value and is_alone and widget.value >= widget.max):
+        # tqdm marks a bar so that was left before its end, by `break` say.
+        ends = ("success",) if is_alone else ("success", "danger")
+        is_marked = change["name"] == "bar_style" and change["new"] in ends
+        if is_marked or (is_value and is_alone and widget.value >= widget.max):
             self._bar.end(kept=True)
 
     def _closed(self, change: Any) -> None:

@@ -713,6 +713,8 @@ class RankCard {
     const name = make("span", "nbd-rank-name", `Rank ${key}`);
     this.toLog = button("nbd-link", "Log", () => view.log.showRank(key));
     this.toTrace = button("nbd-link", "Traceback", () => view.failures.reveal(key));
+    this.toLog.setAttribute("aria-label", `Log of rank ${key}`);
+    this.toTrace.setAttribute("aria-label", `Traceback of rank ${key}`);
     const head = make("div", "nbd-card-head", this.swatch, name, this.device, this.straggler, this.toTrace, this.toLog);
     this.state = new StateMark();
     this.since = make("span", "nbd-since");
@@ -1202,6 +1204,7 @@ class Chart {
     this.name = name;
     this.last = make("span", "nbd-chart-last");
     this.log = toggle("log", "Logarithmic y axis", (isLog) => this.setLog(isLog));
+    this.log.setAttribute("aria-label", `log axis of ${plain(name)}`);
     this.canvas = make("canvas", "nbd-canvas");
     this.line = make("span", "nbd-cross");
     this.tip = make("div", "nbd-tip");
@@ -1235,8 +1238,19 @@ class Chart {
     say(this.last, numberText(last));
     mark(this.last, "finite", String(!isWord(last)));
     hint(this.last, `last ${charted(this.charts)}, of ${numberText(chart.points)} numbers`);
+    this.tellRange();
     this.draw();
     if (this.at !== null) this.look(Math.min(this.at, (chart.x ?? []).length - 1));
+  }
+
+  // A slider without a place says how much there is to look at.
+  tellRange() {
+    const { x = [], x_label: label } = this.chart;
+    this.plot.setAttribute("aria-valuemin", String(x[0] ?? 0));
+    this.plot.setAttribute("aria-valuemax", String(x[x.length - 1] ?? 0));
+    if (this.at !== null) return;
+    this.plot.setAttribute("aria-valuenow", String(x[x.length - 1] ?? 0));
+    this.plot.setAttribute("aria-valuetext", `last ${this.last.textContent}, ${label || "step"} ${numberText(x[0])} to ${numberText(x[x.length - 1])}`);
   }
 
   series() {
@@ -1422,6 +1436,7 @@ class Chart {
     this.at = index;
     show(this.line, index !== null && Boolean(this.scales));
     show(this.tip, index !== null && Boolean(this.scales));
+    if (index === null && this.chart) this.tellRange();
     if (index === null || !this.scales) return;
     const { x, x_label: label } = this.chart;
     const place = this.scales.x(x[index]);
