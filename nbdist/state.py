@@ -32,6 +32,7 @@ Phase = Literal["starting", "running", "failing", "handing over", "finished", "i
 _AT_REST: Sequence[Phase] = ("finished", "idle", "gone")
 
 _OF_CELL = re.compile(r"line (\d+), in <module>$")
+_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +156,21 @@ class RunState:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Every failure: causes by time, then the consequences by time."""
+        """Every failure: causes by time, then the consequences by time. Those of one kind come together and
+        by rank: which of them was the first is chance, and a run that fails again is to say the same."""
         failures = [rank.failure for rank in self.ranks if rank.failure is not None]
-        return tuple(sorted(failures, key=lambda failure: (failure.consequence, failure.time_s)))
+        first_s: dict[tuple[object, ...], float] = {}
+        for failure in failures:
+            kind = _kind_of(failure)
+            first_s[kind] = min(failure.time_s, first_s.get(kind, failure.time_s))
+        # Sorted by rank as they are.
+        return tuple(sorted(failures, key=lambda one: (one.consequence, first_s[_kind_of(one)])))
+
+
+def _kind_of(failure: Failure) -> tuple[object, ...]:
+    """What failures share that differ in numbers alone, such as the shapes of a rank's tensors."""
+    message = _NUMBERS.sub("#", failure.message[:500])
+    return failure.consequence, failure.type_name, failure.cell_line, message
 
 
 def first_state(world_size: int) -> RunState:

@@ -16,6 +16,7 @@ from nbdist.metrics import Metrics
 from nbdist.state import RunState, first_state, fold, stop_working
 from nbdist.views.dashboard.composing import Composer, Ending, Facts, models_text
 from nbdist.views.dashboard.picture import Picture, patch_between
+from nbdist.views.dashboard.words import picture_text
 from nbdist.views.items import Shown, Stream
 from nbdist.views.tail import Tail
 from nbdist.views.text import TextView
@@ -251,6 +252,26 @@ def test_a_failed_run_says_who_failed_and_where():
     assert [(told["ranks"], told["title"], told["traceback"]) for told in picture["failures"]] == [
         ("1", "ValueError: bad", "line 4\nValueError: bad")
     ]
+
+
+def test_ranks_that_fail_alike_are_told_in_the_same_order_whoever_is_first():
+    def failed(rank: int, time_s: float, message: str) -> Finished:
+        failure = Failure(rank=rank, time_s=time_s, type_name="ValueError", message=message, cell_line=4)
+        return Finished(outcome="failed", failure=failure)
+
+    told = []
+    for times_s in ((1.3, 1.1, 1.2), (1.1, 1.3, 1.2)):
+        state = running(4)
+        for rank, time_s in enumerate(times_s):
+            state = fold(state, rank, failed(rank, time_s, f"rank {rank} has {7 * rank} samples"))
+        state = fold(state, 3, failed(3, 1.25, "something else"))
+        picture = picture_of(state, ending=Ending(state="failed", at_s=time.time()))
+        assert [failure["ranks"] for failure in picture["failures"]] == ["0", "1", "2", "3"]
+        told.append(picture_text(picture))
+    assert told == ["train: failed on rank 0 of 4: ValueError: rank 0 has 0 samples"] * 2
+    state = fold(running(), 0, failed(0, 2.0, "the second"))
+    state = fold(state, 1, failed(1, 1.0, "the first"))
+    assert [failure["ranks"] for failure in picture_of(state)["failures"]] == ["1", "0"]
 
 
 def test_a_run_in_the_background_has_a_button_and_another_one_a_hint():
