@@ -136,6 +136,23 @@ def test_a_click_that_nobody_heard_is_sent_again_as_the_same_click(panel):
     assert panel.sent() == ["hello", "interrupt", "interrupt"]
 
 
+def test_a_click_that_is_not_heard_for_long_says_what_else_ends_the_run(panel):
+    panel.page.clock.install()
+    panel.open(pictures.running())
+    hint = panel.page.locator(".nbd-hint")
+    panel.page.locator(".nbd-end").click()
+    panel.page.clock.run_for(4_000)
+    expect(hint).to_be_hidden()
+    panel.page.clock.run_for(3_000)
+    expect(hint).to_contain_text("train.interrupt() in a cell")
+    panel.patch(2, {"heading": {"button": "stop"}})
+    expect(hint).to_be_hidden()
+    panel.patch(3, {"heading": {"title": "run-1"}})
+    panel.page.locator(".nbd-end").click()
+    panel.page.clock.run_for(7_000)
+    expect(hint).to_contain_text("%distributed stop --name run-1 in a cell")
+
+
 def test_seconds_are_counted_by_the_kernels_clock_until_the_end(panel):
     panel.page.clock.install()
     panel.open(pictures.running())

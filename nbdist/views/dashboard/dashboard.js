@@ -438,6 +438,8 @@ const BUTTON_TITLES = {
   stop: "End the ranks at once; what they changed is discarded",
 };
 
+const UNHEARD_MS = 5_000;
+
 class HeadingBar {
   constructor(view) {
     this.view = view;
@@ -460,7 +462,7 @@ class HeadingBar {
   // Until the picture says that the first click was heard, all further ones are the same click: a second interrupt
   // discards what the ranks have changed, and who clicks again because a busy kernel does nothing does not mean that.
   click() {
-    this.clicked ??= { kind: this.wanted, click: newId() };
+    if (!this.clicked) [this.clicked, this.clickedMs] = [{ kind: this.wanted, click: newId() }, Date.now()];
     this.send(this.clicked, 20);
     this.showButton(this.wanted);
   }
@@ -503,18 +505,28 @@ class HeadingBar {
     this.tick(heading);
   }
 
+  // What to do about a click that a kernel which is not busy should have heard by now.
+  unheard(heading) {
+    if (!this.clicked || Date.now() - this.clickedMs < UNHEARD_MS) return "";
+    const title = plain(heading.title);
+    const code = /^[A-Za-z_]\w*$/.test(title) ? `${title}.${this.clicked.kind}()` : `%distributed stop --name ${title}`;
+    return `Not heard yet: the kernel hears no click while it runs a cell. If it runs none: ${code} in a cell.`;
+  }
+
   showHint(heading) {
     const silent = `No word from the kernel for ${elapsedText(this.view.store.silentMs())}`;
-    const text = this.loss === "gone" ? "This is the last that was heard of it." : this.loss ? silent : (heading.hint ?? "");
+    const unheard = this.unheard(heading);
+    const text = this.loss === "gone" ? "This is the last that was heard of it." : this.loss ? silent : unheard || (heading.hint ?? "");
     say(this.hint, text);
     hint(this.hint, text);
-    mark(this.hint, "lost", String(Boolean(this.loss)));
-    show(this.hint, Boolean(text) && (Boolean(this.loss) || !heading.button));
+    const isWarning = Boolean(this.loss || unheard);
+    mark(this.hint, "lost", String(isWarning));
+    show(this.hint, Boolean(text) && (isWarning || !heading.button));
   }
 
   tick(heading) {
     if (!isNumber(heading?.begun_ms)) return say(this.elapsed, NOTHING);
-    if (this.loss) this.showHint(heading);
+    if (this.loss || this.clicked) this.showHint(heading);
     say(this.elapsed, elapsedText((heading.ended_ms ?? this.view.nowMs()) - heading.begun_ms));
   }
 
