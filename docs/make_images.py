@@ -78,7 +78,11 @@ def trained() -> Picture:
     """What is left of it: no rank is anywhere any more."""
     picture = pictures.finished()
     charts = {name: curves(4)[name] for name in ("loss", "accuracy")}
-    ranks = {rank: one | {"line": None, "text": ""} for rank, one in picture["ranks"].items()}
+    ranks = {
+        rank: one
+        | {"line": None, "text": "", "metrics": {name: charts[name]["lines"][rank][-1] for name in charts}}
+        for rank, one in picture["ranks"].items()
+    }
     return picture | {"charts": charts, "ranks": ranks}
 
 
