@@ -253,6 +253,8 @@ def test_a_page_that_was_reloaded_while_a_cell_ran_shows_how_it_ended(notebook: 
     lab = notebook(cell)
     lab.run(0)
     expect(lab.panel.locator(".nbd-card")).to_have_count(2)
+    for rank in range(2):  # what came behind the save would make the page ask before it is reloaded
+        expect(lab.output(0)).to_contain_text(f"step 29 on rank {rank}")
     lab.save()
     lab.reload()
     gate.touch()
