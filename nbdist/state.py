@@ -119,6 +119,11 @@ class RunState:
         return tuple(rank.rank for rank in self.ranks if rank.phase in ("starting", "running"))
 
     @property
+    def idle(self) -> tuple[int, ...]:
+        """Ranks that the work is not for: they meet the others where all meet anew, and no more."""
+        return tuple(rank.rank for rank in self.ranks if rank.phase == "idle")
+
+    @property
     def telling(self) -> tuple[int, ...]:
         """Ranks whose work has raised and that are making their report."""
         return tuple(rank.rank for rank in self.ranks if rank.phase == "failing")

@@ -207,6 +207,37 @@ def test_an_interrupt_before_the_ranks_have_begun(live: NotebookKernel) -> None:
     check_good(live)
 
 
+SLOW = {
+    "leaves its groups": "real = os.mkdir\ndef slow(*args):\n    wait()\n    real(*args)\nos.mkdir = slow",
+    "has found the others' file": (
+        "real = os.symlink\ndef slow(*args):\n    real(*args)\n    wait()\nos.symlink = slow"
+    ),
+}
+WAIT = """
+said = []
+def wait():
+    if not said and rank_here in late:
+        said.append(1)
+        print("up", flush=True)
+        time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize("ranks", ["0,1,2", "0,2"])
+@pytest.mark.parametrize("late", SLOW)
+def test_an_interrupt_while_the_ranks_meet_anew(live: NotebookKernel, late: str, ranks: str) -> None:
+    # A file system that takes its time: the interrupt comes in the midst of what a cell after a failure begins with.
+    on_ranks(live, f"rank_here, late = rank, ({ranks})\n{WAIT}\n{SLOW[late]}").check()
+    assert "ValueError" in failure(on_ranks(live, "raise ValueError('bad')"))
+    run = live.start_run(f"%%distributed --ranks {ranks}\n1")
+    run.wait_for_text("up")
+    live.interrupt()
+    run.finish(20)
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "KeyboardInterrupt", run.describe()
+    check_good(live)
+
+
 # ── What was made with a group of before ────────────────────────────────────────────────────────────────────
 
 MODEL = """

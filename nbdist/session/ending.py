@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbdist.errors import RankFailedError, RunInterrupted
+from nbdist.errors import RankFailedError, RunInterrupted, ranks_phrase
 from nbdist.session.ranks import Ranks
 from nbdist.shell import current_shell
 from nbdist.state import RunState
@@ -48,9 +48,9 @@ def check_interrupt(ranks: Ranks, what: str) -> None:
 def raise_failure(state: RunState, ranks: Ranks, twins: Twins) -> None:
     """Raise what a run ended with, if it did not end well."""
     if ranks.interrupted or (state.broken_off and not state.failures):
-        took_part = sum(rank.phase != "idle" for rank in state.ranks)
-        told = "the rank was stopped" if took_part == 1 else f"all {took_part} ranks were stopped"
-        raise RunInterrupted(told)
+        count = len(ranks.runs_on)
+        who = f"all {count} ranks" if 1 < count == len(state.ranks) else ranks_phrase(ranks.runs_on)
+        raise RunInterrupted(f"{who} {'were' if count > 1 else 'was'} stopped")
     if state.failures:
         error = failure_in(state, ranks)
         pickled = error.failures[0].pickled

@@ -162,11 +162,8 @@ class Ranks:
     def _begin(self, options: Options, runs_on: Sequence[int] | None = None, *, need_all: bool) -> None:
         self._runs_on = tuple(range(len(self._workers)) if runs_on is None else runs_on)
         self._drop_arrived()
-        if self.state.broken_off or self._stopping.answered:
-            # Whatever the ranks had going on between them: they meet anew before their next work.
-            self._group += 1
         self._run += 1
-        self._stopping.begin(self._run)
+        self._group += self._stopping.begin(self._run)  # where all meet anew
         self._begin_run(options, need_all=need_all)
 
     def debug(self, rank: int) -> None:

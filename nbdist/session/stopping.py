@@ -56,11 +56,19 @@ class Stopping:
         self.answered = 0
         self.ended: set[int] = set()
 
-    def begin(self, run: int) -> None:
-        """A run of that number begins."""
+    def begin(self, run: int) -> bool:
+        """A run of that number begins.
+
+        Returns:
+            Whether the ranks meet anew before it, whatever they still have going on between them.
+        """
+        anew = self._monitor.state.broken_off or self.answered > 0
+        if anew:  # ranks that were idle may be waiting for the others to meet them, and these will not come
+            self._strike(self._monitor.state.idle)
         self._run = run
         self.answered = 0
         self._plan = []
+        return anew
 
     def patience_s(self) -> float | None:
         """How long until something is to be done; None for ever."""
@@ -105,7 +113,8 @@ class Stopping:
 
     def _interrupt(self) -> None:
         self._monitor.note_stop()
-        self._strike(self._monitor.state.working)
+        state = self._monitor.state
+        self._strike([*state.working, *state.idle])
 
     def _strike(self, ranks: Sequence[int]) -> None:
         self._struck_s = time.monotonic()

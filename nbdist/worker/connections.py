@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from nbdist.worker import interrupts
 from nbdist.worker.descriptors import open_descriptors
 
 _ABORT_S = 5.0
@@ -63,9 +64,10 @@ class Connections:
         try:
             yield groups
         finally:
-            made.sockets = made.among(_open_sockets())
-            made.before = set()
-            made.group = groups[0] if groups else None
+            with interrupts.held_back():
+                made.sockets = made.among(_open_sockets())
+                made.before = set()
+                made.group = groups[0] if groups else None
 
     def break_off(self) -> None:
         """Make every operation that waits for a peer fail, now, in all groups together."""

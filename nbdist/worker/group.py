@@ -19,6 +19,7 @@ from typing import Any
 
 from nbdist.errors import OptionError
 from nbdist.messages import DEVICE_VARIABLE, RUN_VARIABLE, STRATEGY_VARIABLE, Assignment
+from nbdist.worker import interrupts
 from nbdist.worker.connections import Connections
 from nbdist.worker.scope import Groups, Scope, whole_session
 
@@ -122,9 +123,10 @@ class Group:
         had when they ran together last, or a fresh one."""
         import torch.distributed as dist
 
-        self.scope = self._subsets.setdefault(ranks, Scope(ranks, self._assignment.rank))
-        self._outside = self.scope.enter()
-        os.environ.update(_numbers(self.scope))
+        with interrupts.held_back():
+            self.scope = self._subsets.setdefault(ranks, Scope(ranks, self._assignment.rank))
+            self._outside = self.scope.enter()
+            os.environ.update(_numbers(self.scope))
         if self._assignment.init and not dist.is_initialized():
             dist.init_process_group()
 
@@ -150,13 +152,14 @@ class Group:
         if number == self._number:
             self._connections.let_go()
             return False
-        self.break_off(self.generation)
-        self._forget_subsets()
-        _forget_groups()
-        self._unblock()
-        gc.collect()  # frames of what was broken off refer to themselves, and to groups
-        self._connections.let_go()
-        former, self._number, self._session.count = self._number, number, 0
+        with interrupts.held_back():  # half of it, and the ranks would never meet again
+            self.break_off(self.generation)
+            self._forget_subsets()
+            _forget_groups()
+            self._unblock()
+            gc.collect()  # frames of what was broken off refer to themselves, and to groups
+            self._connections.let_go()
+            former, self._number, self._session.count = self._number, number, 0
         if not self._assignment.init:
             return False
         dist.init_process_group()
@@ -271,7 +274,7 @@ class Group:
     def _next_store(self) -> Any:
         import torch.distributed as dist
 
-        with self._changing:
+        with interrupts.held_back(), self._changing:
             store = self._opened_store()
             self.generation += 1
             self.scope.count += 1

@@ -66,6 +66,7 @@ class Board:
 
 _listening = False
 _came = False
+_unheard = False  # one has come while nobody listened
 _run = 0
 _aiming = threading.Lock()
 _answered = threading.Event()
@@ -122,13 +123,14 @@ def _counts() -> bool:
 
 
 def _on_interrupt(*_: object) -> None:
-    global _came
+    global _came, _unheard
     if not _counts():
         return
     _came = True
     _answered.set()
     if _listening:
         raise KeyboardInterrupt
+    _unheard = True
 
 
 def _come_again(pid: int, tell: Callable[[Any], None], dropped: Any) -> None:
@@ -196,3 +198,18 @@ def listening(now: bool) -> Iterator[None]:
         yield
     finally:
         _listening = before
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """An interrupt of this block is raised at its end: what is done in it is done whole."""
+    global _unheard
+    if threading.current_thread() is not threading.main_thread():  # where no signal strikes
+        yield
+        return
+    if _listening:  # else this is for the block around it to raise
+        _unheard = False
+    with listening(False):
+        yield
+    if _unheard and _listening:
+        raise KeyboardInterrupt

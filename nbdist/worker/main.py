@@ -236,7 +236,8 @@ class Rank:
             rebind_models(self._group.defaults, self._twins.namespace)
         if ranks is not None and self._assignment.rank in ranks:
             self._group.enter_subset(ranks)
-        self._lend_ready_made()
+        with interrupts.held_back():
+            self._lend_ready_made()
         return Done()
 
     def _after_device(self, done: Done) -> Done:
