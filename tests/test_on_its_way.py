@@ -97,16 +97,14 @@ def test_a_second_interrupt_drops_what_comes_back(kernel: NotebookKernel) -> Non
 PACKED_SLOWLY = """
 class PackedSlowly:
     def __getstate__(self):
-        import time
+        import threading
         open("packed", "w").close()
-        until = time.monotonic() + 1
-        while time.monotonic() < until:
-            pass
+        threading.Event().wait(600)
         return 1
     def __setstate__(self, state):
         pass
 """
-"""A value that says when it is being packed, and takes its time."""
+"""A value that says when it is being packed, and is so for ever."""
 
 
 @pytest.fixture(params=["fork", "forkserver"])
@@ -157,3 +155,17 @@ def test_an_interrupt_while_a_session_pulls_ends_the_cell(session: NotebookKerne
     assert interrupted_in(session, "found = 'old'\nfound = s.pull('slow', rank=1)", "here")
     assert session.value("found") == "old"
     assert session.run("s.pull('slow', rank=1)[0].sum().item()").check().result == {"text/plain": "1000000.0"}
+
+
+# ── Ranks that are sent what they need when they start ──────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("line", ["", "--background train", "--output slow"])
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_an_interrupt_while_values_are_packed_starts_nothing(
+    kernel: NotebookKernel, method: str, line: str
+) -> None:
+    kernel.run(f"{PACKED_SLOWLY}\nslow = PackedSlowly()").check()
+    cell = f"%%distributed --devices 2 --start-method {method} {line}\nslow"
+    assert interrupted_in(kernel, cell, "packed") == "nothing runs on the ranks"
+    assert kernel.run("%distributed status").check().stdout.startswith("No ranks are up.")

@@ -11,6 +11,7 @@ import pickle
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -70,19 +71,29 @@ class Ledger:
         self.kept: dict[str, str] = {}
 
     def news(
-        self, work: Work, wanted: Wanted, push: Iterable[str] = (), ranks: Collection[int] | None = None
+        self,
+        work: Work,
+        wanted: Wanted,
+        push: Iterable[str],
+        ranks: Collection[int] | None,
+        looking: AbstractContextManager[None],
     ) -> News:
         """What the ranks need for a piece of work.
 
         Args:
             push: names that are sent whatever the ranks have.
             ranks: who does the work; None for all.
+            looking: the block in which all is compared and packed; an interrupt may be raised there.
 
         Raises:
             SessionError: the work, or a name that it reads, cannot be sent; nothing was.
         """
-        push, draft = frozenset(push), Draft()
         self._let_go()
+        with looking:
+            return self._news(work, wanted, frozenset(push), ranks)
+
+    def _news(self, work: Work, wanted: Wanted, push: frozenset[str], ranks: Collection[int] | None) -> News:
+        draft = Draft()
         found = self._found(work, wanted, push)
         reads = found.names
         changes, apart = self._changes(found, push, draft)
@@ -282,11 +293,8 @@ class Ledger:
         self._newer = {key: version for key, version in self._newer.items() if key not in keys}
 
     def _found(self, work: Work, wanted: Wanted, push: frozenset[str], *, whole: bool = False) -> Reached:
-        """What the work may reach; what the ranks have of their own leads nowhere here.
-
-        Args:
-            whole: all that the ranks have of the notebook, too.
-        """
+        """What the work may reach, or, `whole`, all that the ranks have of the notebook, too; what they have
+        of their own leads nowhere here."""
         roots = {*work.reads, *work.mentions, *(wanted.output or ()), *wanted.gather, *push}
         if whole:
             roots |= {name for name in self._seen if name.strip("_") and not is_shells(name)}

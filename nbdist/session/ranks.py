@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -103,14 +104,15 @@ class Ranks:
         """Start the workers by a start method; they begin with the work they are born to.
 
         Raises:
-            LaunchError: they cannot be started; nothing is left behind.
+            LaunchError, KeyboardInterrupt: they cannot be started; nothing is left behind.
         """
         self._twins = birth.twins
         self.start_method = method
         with contextlib.ExitStack() as undo:
             undo.callback(self._give_back)
             self._board = make_board(self._scratch, len(self.assignments))
-            self._workers = start_workers(method, self.assignments, birth, with_ipython=with_ipython)
+            packing = partial(self.interrupts.raised, 1)
+            self._workers = start_workers(method, self.assignments, birth, packing, with_ipython=with_ipython)
             undo.callback(lambda: end_workers(self._workers))
             marks = [assignment.mark for assignment in self.assignments]
             pids = [worker.pid for worker in self._workers]

@@ -43,6 +43,7 @@ from nbdist.views.screen import Screen
 from nbdist.worker.work import CallWork, CellWork, NoWork, Wanted, Work, bind_names, values_of
 
 _MAX_RETURN_BYTES = 1 << 20
+_NOTHING_SENT = "nothing was sent to the ranks"
 
 
 class Session(NotebooksOwn):
@@ -386,10 +387,15 @@ class Session(NotebooksOwn):
             alone: whether each rank can do it by itself, also when another has died.
             dropped_by: the how manieth interrupt drops what they hand over.
         """
-        news = self._ledger.news(work, wanted, push, options.ranks)
+        try:
+            looking = ranks.interrupts.raised(1)  # large values, and code of the user's, may take long
+            news = self._ledger.news(work, wanted, push, options.ranks, looking)
+        except KeyboardInterrupt:
+            self._check_up(ranks)
+            raise RunInterrupted(_NOTHING_SENT) from None
         try:
             self._check_up(ranks)
-            check_interrupt(ranks, "nothing was sent to the ranks")
+            check_interrupt(ranks, _NOTHING_SENT)
             self._note(telling.of_news(news, quiet=bool(push) or wanted.results))
             take_back(ranks)
             ranks.send(replace(news.message, ranks=options.ranks), news.fds, options, need_all=not alone)

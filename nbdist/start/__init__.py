@@ -7,7 +7,9 @@ spawn       new processes; the cell's needs are sent
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,12 +19,19 @@ if TYPE_CHECKING:
 
 
 def start_workers(
-    method: str, assignments: Sequence[Assignment], birth: Birth, *, with_ipython: bool
+    method: str,
+    assignments: Sequence[Assignment],
+    birth: Birth,
+    packing: Callable[[], AbstractContextManager[None]],
+    *,
+    with_ipython: bool,
 ) -> list[Worker]:
     """Start one worker per assignment.
 
     Args:
         method: ``fork``, ``forkserver`` or ``spawn``.
+        packing: makes the block in which what the work needs is packed, before anything starts; an interrupt
+            may be raised there.
         with_ipython: whether the work is a notebook's.
 
     Raises:
@@ -32,10 +41,17 @@ def start_workers(
         from nbdist.start.fork import fork_workers
 
         return fork_workers(assignments, birth)
-    if method == "forkserver":
-        from nbdist.start.forkserver import forkserver_workers
+    from nbdist.start.luggage import pack_luggage
 
-        return forkserver_workers(assignments, birth, with_ipython=with_ipython)
-    from nbdist.start.spawn import spawn_workers
+    with packing():
+        luggage = pack_luggage(birth)
+    try:
+        if method == "forkserver":
+            from nbdist.start.forkserver import forkserver_workers
 
-    return spawn_workers(assignments, birth, with_ipython=with_ipython)
+            return forkserver_workers(assignments, luggage, with_ipython=with_ipython)
+        from nbdist.start.spawn import spawn_workers
+
+        return spawn_workers(assignments, luggage, with_ipython=with_ipython)
+    finally:
+        os.close(luggage.fd)

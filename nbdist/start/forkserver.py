@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from nbdist.channel import channel_pair
 from nbdist.errors import ChannelError, LaunchError
 from nbdist.messages import Assignment, Ready
-from nbdist.start.birth import Birth
-from nbdist.start.luggage import pack_luggage
+from nbdist.start.luggage import Luggage
 from nbdist.start.orders import Answer, Begin, ForkOne
 from nbdist.start.process import start_python
 from nbdist.start.worker import Worker, end_workers, not_started, reported_worker
@@ -85,14 +84,13 @@ def shut_down() -> None:
 
 
 def forkserver_workers(
-    assignments: Sequence[Assignment], birth: Birth, *, with_ipython: bool
+    assignments: Sequence[Assignment], luggage: Luggage, *, with_ipython: bool
 ) -> list[Worker]:
     """Start one worker per assignment.
 
     Raises:
-        LaunchError: a needed value cannot be sent, or the server does not serve.
+        LaunchError: the server does not serve.
     """
-    luggage = pack_luggage(birth)
     workers: list[Worker] = []
     try:
         server = warm_up(with_ipython=with_ipython)
@@ -110,6 +108,4 @@ def forkserver_workers(
     except OSError as error:
         end_workers(workers)
         raise not_started(len(workers), len(assignments), error) from error
-    finally:
-        os.close(luggage.fd)
     return workers

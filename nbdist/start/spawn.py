@@ -8,20 +8,18 @@ from collections.abc import Sequence
 
 from nbdist.errors import ChannelError
 from nbdist.messages import Assignment
-from nbdist.start.birth import Birth
-from nbdist.start.luggage import pack_luggage
+from nbdist.start.luggage import Luggage
 from nbdist.start.orders import Begin
 from nbdist.start.process import report_end, start_python
 from nbdist.start.worker import Worker, end_workers, not_started, reported_worker
 
 
-def spawn_workers(assignments: Sequence[Assignment], birth: Birth, *, with_ipython: bool) -> list[Worker]:
+def spawn_workers(assignments: Sequence[Assignment], luggage: Luggage, *, with_ipython: bool) -> list[Worker]:
     """Start one worker per assignment.
 
     Raises:
-        LaunchError: a needed value cannot be sent, or the system allows no more processes.
+        LaunchError: the system allows no more processes.
     """
-    luggage = pack_luggage(birth)
     workers: list[Worker] = []
     try:
         for assignment in assignments:
@@ -32,8 +30,6 @@ def spawn_workers(assignments: Sequence[Assignment], birth: Birth, *, with_ipyth
     except OSError as error:
         end_workers(workers)
         raise not_started(len(workers), len(assignments), error) from error
-    finally:
-        os.close(luggage.fd)
     return workers
 
 

@@ -37,13 +37,17 @@ def write_memory(size_bytes: int, pieces: Pieces) -> int:
     """
     if sys.platform == "linux":
         fd = os.memfd_create("nbdist-values")
-        if size_bytes:
-            os.posix_fallocate(fd, 0, size_bytes)  # raises now what would be SIGBUS later
-            # Mapped at once as a whole it is written three times as fast as through `write`.
-            populate = getattr(mmap, "MAP_POPULATE", 0)
-            with mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED | populate) as memory:
-                for start, piece in pieces:
-                    memory[start : start + piece.nbytes] = piece
+        try:
+            if size_bytes:
+                os.posix_fallocate(fd, 0, size_bytes)  # raises now what would be SIGBUS later
+                # Mapped at once as a whole it is written three times as fast as through `write`.
+                populate = getattr(mmap, "MAP_POPULATE", 0)
+                with mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED | populate) as memory:
+                    for start, piece in pieces:
+                        memory[start : start + piece.nbytes] = piece
+        except BaseException:
+            os.close(fd)
+            raise
         return fd
     return _write_temporary(size_bytes, pieces)
 
