@@ -370,6 +370,29 @@ def test_few_descriptors(kernel: NotebookKernel) -> None:
     assert run.result == {"text/plain": "32"}
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_work_that_uses_up_its_descriptors_fails_and_no_more(kernel: NotebookKernel, method: str) -> None:
+    kernel.run(f"%distributed start --devices 2 --accelerator cpu --start-method {method}").check()
+    kernel.run(
+        "%%distributed\nimport os, resource, torch\nkept = rank\nopened = []\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))"
+    ).check()
+    run = kernel.run(
+        "%%distributed\nnew = 5\nwhile True:\n    opened.append(os.open(os.devnull, os.O_RDONLY))"
+    )
+    assert run.error is not None, run.describe()
+    assert run.error.ename == "RankFailedError", run.describe()
+    assert "Too many open files" in run.error.evalue
+    assert "line 4 of the cell" in run.error.text
+    assert "nbdist/" not in run.stderr
+    assert kernel.value("new") == 5
+    run = kernel.run("%%distributed\nfor number in opened:\n    os.close(number)\nkept").check()
+    assert run.result == {"text/plain": "0"}
+    run = kernel.run("%%distributed\nx = torch.ones(1)\ntorch.distributed.all_reduce(x)\nx.item()").check()
+    assert run.result == {"text/plain": "2.0"}
+    kernel.run("%distributed stop").check()
+
+
 SMALL_SHM = """
 import nbdist, torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -45,7 +45,7 @@ from nbdist.values.surroundings import (
     surroundings,
 )
 from nbdist.values.twins import Twins
-from nbdist.worker import interrupts
+from nbdist.worker import interrupts, reserve
 from nbdist.worker.afterfork import note_last_words
 from nbdist.worker.asking import Questions
 from nbdist.worker.bars import Bars
@@ -172,6 +172,7 @@ class Rank:
                     raise KeyboardInterrupt
                 return step()
         except BaseException as error:  # noqa: BLE001
+            reserve.give_back()
             if is_good_exit(error):
                 return Done()
             if interrupts.came():  # a consequence, whatever it is: nobody reads its traceback
@@ -214,7 +215,9 @@ class Rank:
         around = self._left if is_all(self._left, live=True) else self._surroundings()
         with self._watch.working(), self._gauged():
             entered = self._attempt(partial(self._enter, group, ranks))
+            reserve.take()
             done = self._attempt(work.run) if entered.error is None else entered
+        reserve.give_back()
         if not self._outbox.in_owner:
             end_child(done)
         self._bars.end_all()

@@ -26,7 +26,7 @@ from nbdist.cell import NO_PYTHON
 from nbdist.errors import CellSyntaxError
 from nbdist.messages import Display, Raised
 from nbdist.role import only_notebook
-from nbdist.worker import interrupts
+from nbdist.worker import interrupts, reserve
 from nbdist.worker.bars import Bars
 from nbdist.worker.capture import Outbox
 from nbdist.worker.history import only_read
@@ -290,6 +290,7 @@ class _Tracebacks:
         ends_cell = self._depth == 1 and (kwargs.get("running_compiled_code") or kwargs.get("exception_only"))
         if ends_cell and not is_good_exit(error):
             self._outbox.post(Raised(type_name=type(error).__name__))  # its traceback may take a while
+            reserve.give_back()
         with interrupts.listening(False):
             if isinstance(error, SystemExit) or is_group(error):  # IPython would print of them itself
                 self._note(formatted(error))
