@@ -171,7 +171,10 @@ def test_what_cannot_be_sent_is_named_and_the_session_lives_on(live: NotebookKer
     run = live.run("%%distributed\nlock.acquire()")
     assert run.error is not None
     assert run.error.ename == "SessionError"
-    assert "lock cannot be sent to the ranks" in run.error.evalue
+    assert "lock cannot be sent to the ranks, and the cell" in run.error.evalue
+    pushed = live.run("%distributed push lock")
+    assert pushed.error is not None
+    assert "lock cannot be sent to the ranks: it is a lock" in pushed.error.evalue
     assert live.run("%%distributed\nprint(rate())").check().stdout == "0.1\n"
 
 
@@ -188,8 +191,12 @@ def test_a_change_that_cannot_be_sent_is_named_once(kernel: NotebookKernel) -> N
 
 def test_what_cannot_travel_lives_on_the_ranks(live: NotebookKernel) -> None:
     run = live.run("%%distributed\nimport threading\nlock = threading.Lock()").check()
-    assert said(run, "on the ranks only: ").startswith("lock (lock, ")
+    assert re.fullmatch(r"lock \(lock, \d+ bytes, does not travel\)", said(run, "on the ranks only: "))
     assert live.run("%%distributed\nlock.acquire()").check().result == {"text/plain": "True"}
+    pulled = live.run("%distributed pull lock")
+    assert pulled.error is not None
+    assert "rank 0 did not hand over lock: it is a lock" in pulled.error.evalue
+    assert "did you mean" not in pulled.error.evalue
 
 
 def test_surroundings_follow(live: NotebookKernel) -> None:
@@ -362,6 +369,60 @@ def test_a_change_under_a_name_that_the_ranks_have_bound_anew(live: NotebookKern
     run = live.run("%%distributed\nprint(cfg['lr'])").check()
     assert run.stdout == "5\n"
     assert said(run, "cfg: changed in the notebook and on the ranks; the ranks keep theirs")
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_pull_brings_the_ranks_values_whatever_the_notebook_has_made_of_its_own(
+    kernel: NotebookKernel, method: str
+) -> None:
+    kernel.run(
+        """
+        import torch
+        model = torch.nn.Linear(2, 1)
+        data = torch.zeros(100_000)
+        losses = [1]
+        """
+    ).check()
+    kernel.run(f"%distributed start --devices 2 --accelerator cpu --start-method {method}").check()
+    kernel.run(
+        "%%distributed\nwith torch.no_grad():\n    model.weight.fill_(5), model.bias.fill_(5), data.fill_(5)\n"
+        "losses.append(5)\ncfg = {'lr': 5}\nname = 'of rank 1' if rank else 'of rank 0'"
+    ).check()
+    kernel.run("%distributed pull model,data").check()
+    kernel.run(
+        """
+        old = model, losses, cfg
+        model.weight.data.zero_()
+        model.tag = "notebook"
+        losses.append(0)
+        cfg["lr"] = 0
+        name = "notebook"
+        data = torch.ones(3)
+        """
+    ).check()
+    pulled = kernel.run("%distributed pull model,data,losses,cfg,name").check()
+    assert pulled.stderr == ""
+    assert kernel.value(
+        "(model.weight.tolist(), hasattr(model, 'tag'), data.sum().item(), losses, cfg, name,"
+        " [one is other for one, other in zip(old, (model, losses, cfg))])"
+    ) == ([[5.0, 5.0]], False, 500_000.0, [1, 5], {"lr": 5}, "of rank 0", [True, True, True])
+    kernel.run("name = 'notebook'").check()
+    assert kernel.run("%distributed pull name --rank 1").check().stderr == ""
+    assert kernel.value("name") == "of rank 1"
+    kernel.run("del model, losses, cfg").check()
+    kernel.run("%distributed pull model,losses,cfg").check()
+    assert kernel.value("(model.bias.tolist(), losses, cfg)") == ([5.0], [1, 5], {"lr": 5})
+    kernel.run("model = torch.nn.Linear(2, 1)\nlosses = []").check()
+    kernel.run("%distributed pull model,losses").check()
+    assert kernel.value("(model.bias.tolist(), losses)") == ([5.0], [1, 5])
+    run = kernel.run("%%distributed\nlosses.append(6)\nmodel.bias.item(), losses").check()
+    assert run.result == {"text/plain": "(5.0, [1, 5, 6])"}
+    assert kernel.value("losses") == [1, 5, 6]
+    kernel.run("cfg['lr'] = 7\ndel name").check()
+    assert kernel.run("%%distributed\ncfg['lr'], 'name' in globals()").check().result == {
+        "text/plain": "(7, False)"
+    }
+    kernel.run("%distributed stop\n%reload_ext nbdist").check()
 
 
 def test_a_pull_of_what_is_not_there_is_an_error(live: NotebookKernel) -> None:

@@ -403,6 +403,8 @@ def test_pull_and_push_say_what_they_did_or_why_not(kernel: NotebookKernel) -> N
             "pull largo: rank 0 did not hand over largo: this rank did not bind it (did you mean large?)",
         ),
         ("pull here", "pull here: the ranks have no here, only the notebook has."),
+        ("pull here --rank 1", "rank 1 did not hand over here: this rank did not bind it."),
+        ("pull largo --rank 1", "rank 1 did not hand over largo: this rank did not bind it"),
         ("pull large --rank 2", "pull large: rank 2 is not up. Allowed: 0, 1."),
         ("pull large --rank", "Allowed: %distributed pull NAMES [--rank N] [--name NAME]."),
         ("push hero", "push hero: the notebook has no hero (did you mean here?)."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from nbdist.values.kind import ATOMS, Buffer
 from nbdist.values.kinds import KindCache, kind_of
 from nbdist.values.snapshot import Changes
 from nbdist.values.twins import Twins
-from nbdist.values.walk import Reached, is_librarys
+from nbdist.values.walk import Reached, is_librarys, reached
 
 
 def lone_ones(twins: Twins, changes: Changes, values: Iterable[Any]) -> set[int]:
@@ -22,6 +22,14 @@ def lone_ones(twins: Twins, changes: Changes, values: Iterable[Any]) -> set[int]
     own = {id_ for id_, key in twins.lone.items() if key in changed}
     sent = [content for key, content in changes.contents.items() if id(twins.known[key]) not in own]
     return own | _lone_inside(twins, [*values, *sent])
+
+
+def changed_here(twins: Twins, names: Collection[str]) -> frozenset[int]:
+    """Keys of what these names lead to, or have led to, and the notebook has changed by itself."""
+    ids = set(reached(twins.namespace, names).objects)
+    ids |= {id(twins.known[key]) for key, label in twins.labels.items() if label in names}
+    changes = twins.changes(ids)
+    return frozenset(changes.contents.keys() | changes.memory.keys() | changes.refused.keys())
 
 
 def with_holders(twins: Twins, found: Reached, anew: set[int], changes: Changes) -> set[int]:

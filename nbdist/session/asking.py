@@ -54,9 +54,8 @@ def not_handed_over(
         known: names that are somewhere.
     """
     why = "; ".join(f"{name}: {reason}" for name, reason in absent.items())
-    return SessionError(
-        f"pull {','.join(names)}: rank {rank} did not hand over {why}{_guesses(absent, known)}."
-    )
+    guesses = _guesses([name for name in absent if name not in known], known)
+    return SessionError(f"pull {','.join(names)}: rank {rank} did not hand over {why}{guesses}.")
 
 
 def _guesses(names: Iterable[str], known: Collection[str]) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from nbdist.messages import Made, Parcel, Run, Values
 from nbdist.session.anew import lone_ones, with_holders
 from nbdist.session.news import Draft, News
-from nbdist.session.sendable import check_sendable, pack_work
+from nbdist.session.sendable import asked_for, check_sendable, pack_work
 from nbdist.session.stale import Stale, memory_bytes
 from nbdist.shell import SHELLS_OWN
 from nbdist.values.foreign import Refusal, call_foreign
@@ -123,7 +123,7 @@ class Ledger:
             os.close(packed.fd)
             raise
         return News(
-            message=self._message(packed.parcel, work_parcel, draft),
+            message=self._message(packed.parcel, work_parcel, draft, asked_for(work, wanted)),
             fds=(packed.fd, work_fd),
             names=frozenset(names - {key.partition(":")[2] for key in packed.lost}),
             missing=frozenset(missing),
@@ -176,8 +176,8 @@ class Ledger:
     def _named(self, kind: str, names: Iterable[str]) -> dict[str, Any]:
         return {f"{kind}:{name}": self._twins.namespace[name] for name in sorted(names)}
 
-    def _message(self, news: Parcel, work: Parcel, draft: Draft) -> Run:
-        unbound = self._seen.keys() - self._twins.namespace.keys() - self.kept.keys()
+    def _message(self, news: Parcel, work: Parcel, draft: Draft, asked: AbstractSet[str]) -> Run:
+        unbound = self._seen.keys() - self._twins.namespace.keys() - self.kept.keys() - asked
         return Run(
             news=news,
             work=work,
@@ -295,11 +295,11 @@ class Ledger:
     def _found(self, work: Work, wanted: Wanted, push: frozenset[str], *, whole: bool = False) -> Reached:
         """What the work may reach, or, `whole`, all that the ranks have of the notebook, too; what they have
         of their own leads nowhere here."""
-        roots = {*work.reads, *work.mentions, *(wanted.output or ()), *wanted.gather, *push}
+        output = {*(wanted.output or ())} - asked_for(work, wanted)
+        roots = {*work.reads, *work.mentions, *output, *wanted.gather, *push} - SHELLS_OWN
         if whole:
             roots |= {name for name in self._seen if name.strip("_") and not is_shells(name)}
-        own = self._ranks_own - push
-        return reached(self._twins.namespace, roots - SHELLS_OWN, work.objects, without=own)
+        return reached(self._twins.namespace, roots, work.objects, without=self._ranks_own - push)
 
     def _new_names(self, found: Reached) -> set[str]:
         """Names to be bound on the ranks."""

@@ -10,7 +10,7 @@ from nbdist.messages import Parcel
 from nbdist.values.parcel import pack
 from nbdist.values.reasons import explain, explain_parts
 from nbdist.values.twins import Twins
-from nbdist.worker.work import CallWork, Wanted, Work
+from nbdist.worker.work import CallWork, NoWork, Wanted, Work, values_of
 
 
 def pack_work(work: Work, wanted: Wanted, twins: Twins) -> tuple[Parcel, int]:
@@ -27,6 +27,14 @@ def pack_work(work: Work, wanted: Wanted, twins: Twins) -> tuple[Parcel, int]:
             f"The call cannot be sent to the ranks: {explain_parts(parts, packed.lost['work'])}"
         )
     return packed.parcel, packed.fd
+
+
+def asked_for(work: Work, wanted: Wanted) -> frozenset[str]:
+    """Names that the work only asks for: what the notebook has of them would hide what the ranks have."""
+    if isinstance(work, CallWork) and work.function is values_of:
+        names: tuple[str, ...] = work.args[0]
+        return frozenset(names)
+    return frozenset(wanted.output or ()) if isinstance(work, NoWork) else frozenset()
 
 
 def check_sendable(lost: Mapping[str, str], work: Work, names: Collection[str], twins: Twins) -> None:
@@ -47,9 +55,9 @@ def check_sendable(lost: Mapping[str, str], work: Work, names: Collection[str], 
         if kind in ("object", "memory"):
             name = twins.labels[int(name)]
         reason = explain(name, twins.namespace.get(name), why, advise=False)
+        reads = "" if isinstance(work, NoWork) else ", and the cell or a function that it calls reads it"
         raise SessionError(
-            f"{name} cannot be sent to the ranks, and the cell or a function that it calls reads it: "
-            f"{reason}. Make {name} in a cell on the ranks."
+            f"{name} cannot be sent to the ranks{reads}: {reason}. Make {name} in a cell on the ranks."
         )
 
 

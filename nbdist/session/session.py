@@ -18,6 +18,7 @@ from nbdist.looks import NameInfo
 from nbdist.options import Options, check_callable, check_lasting, from_keywords, name_flag
 from nbdist.role import NotebooksOwn, check_needs, only_notebook
 from nbdist.session import asking, telling
+from nbdist.session.anew import changed_here
 from nbdist.session.ending import RichValue, check_interrupt, raise_failure, report
 from nbdist.session.fitting import described, options_in
 from nbdist.session.giving_back import held_back
@@ -325,8 +326,8 @@ class Session(NotebooksOwn):
             check_interrupt(ranks, "the ranks may have the new values")
 
     def bring_names(self, *names: str, rank: int | None = None) -> int:
-        """Bring a rank's values of names into the notebook, however large they are: what the notebook had is
-        changed in place, if it is rank 0's. Another rank may have died.
+        """Bring a rank's values of names into the notebook, however large they are and whatever the notebook
+        has made of its own: what it had is changed in place, if it is rank 0's. Another rank may have died.
 
         Args:
             rank: None for the first that lives.
@@ -338,18 +339,22 @@ class Session(NotebooksOwn):
             SessionError: it has no such name, it is not there, or a new value does not travel.
         """
         alive = self._up().state.alive
-        rank = min(alive, default=0) if rank is None else rank
+        if not alive:
+            raise SessionError(self._after_death())
+        rank = min(alive) if rank is None else rank
         here = namespace_of(self._shell)
         there = {info.name for info in self.names_bound}
         unknown = [name for name in names if name not in there and not self._ledger.knows(name)]
         asking.check_pull(names, rank, alive, [name for name in unknown if name in here])
-        wanted = Wanted(live=True, output=names, lead=rank)
         with self._working("pull", without=self.deaths.keys() - {rank}) as ranks:
+            with self._found_out(ranks) as looking, looking:
+                whole = changed_here(self._twins, names) if rank == 0 else frozenset()
+            wanted = Wanted(live=True, output=names, whole=whole, lead=rank)
             _, landed = self._do(NoWork(), wanted, self._options, ranks, alone=True, dropped_by=1)
             check_interrupt(ranks, "what was pulled is in the notebook")
-            absent = {
-                name: landed.lost.pop(name) for name in names if name in landed.lost and name not in here
-            }
+            of_rank = "" if rank == ranks.runs_on[0] else f" of rank {rank}"
+            lost = [name for name in names if f"{name}{of_rank}" in landed.lost]
+            absent = {name: landed.lost.pop(f"{name}{of_rank}") for name in lost}
             report(landed, ranks, self._screen)
         if absent:
             raise asking.not_handed_over(names, rank, absent, there | here.keys())
@@ -387,12 +392,8 @@ class Session(NotebooksOwn):
             alone: whether each rank can do it by itself, also when another has died.
             dropped_by: the how manieth interrupt drops what they hand over.
         """
-        try:
-            looking = ranks.interrupts.raised(1)  # large values, and code of the user's, may take long
+        with self._found_out(ranks) as looking:
             news = self._ledger.news(work, wanted, push, options.ranks, looking)
-        except KeyboardInterrupt:
-            self._check_up(ranks)
-            raise RunInterrupted(_NOTHING_SENT) from None
         try:
             self._check_up(ranks)
             check_interrupt(ranks, _NOTHING_SENT)
@@ -424,6 +425,16 @@ class Session(NotebooksOwn):
             self._ledger.untaken(news)
         self._note(telling.of_kept(kept, self._ledger.kept))
         return state, landed
+
+    @contextlib.contextmanager
+    def _found_out(self, ranks: Ranks) -> Iterator[contextlib.AbstractContextManager[None]]:
+        """Large values, and code of the user's, may take long: gives the block in which an interrupt is a way
+        out. Nothing has been sent then."""
+        try:
+            yield ranks.interrupts.raised(1)
+        except KeyboardInterrupt:
+            self._check_up(ranks)
+            raise RunInterrupted(_NOTHING_SENT) from None
 
     def _note(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -477,7 +488,8 @@ class Session(NotebooksOwn):
         return ranks
 
     def _after_death(self) -> str:
-        return telling.of_deaths(self.deaths, self._up().ended, name_flag(self._options.name))
+        ranks, own = self._up(), name_flag(self._options.name)
+        return telling.of_deaths(self.deaths, ranks.ended, own, any_alive=bool(ranks.state.alive))
 
     def _raise_if_failed(self, ranks: Ranks, state: RunState) -> None:
         """Raise what a work ended with. The ranks meet anew before the next one."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from nbdist.errors import Failure, ranks_phrase
 from nbdist.session.news import News
+from nbdist.worker.keeping import DOES_NOT_TRAVEL
 
 OF_ANOTHER_PROCESS = (
     "These ranks belong to another process, from which this one was forked. "
@@ -28,9 +29,12 @@ def of_news(news: News, *, quiet: bool) -> Iterator[str]:
 
 def of_kept(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
     """Names that live on the ranks alone, as far as that is new."""
-    new = [f"{name} ({what})" for name, what in sorted(after.items()) if before.get(name) != what]
-    if new:
-        yield f"on the ranks only: {', '.join(new)}; %distributed pull NAME brings it"
+    new = {name: what for name, what in sorted(after.items()) if before.get(name) != what}
+    listed = ", ".join(f"{name} ({what})" for name, what in new.items())
+    if all(what.endswith(DOES_NOT_TRAVEL) for what in new.values()):
+        yield from [f"on the ranks only: {listed}"] if new else ()
+    else:
+        yield f"on the ranks only: {listed}; %distributed pull NAME brings it"
 
 
 def of_dead(deaths: Mapping[int, Failure], ended_by_us: Collection[int], *, whose: str = "") -> str:
@@ -45,14 +49,17 @@ def of_dead(deaths: Mapping[int, Failure], ended_by_us: Collection[int], *, whos
     return f"{ranks_phrase([*deaths])}{whose} have died. {told}"
 
 
-def of_deaths(deaths: Mapping[int, Failure], ended_by_us: Collection[int], own: str) -> str:
+def of_deaths(
+    deaths: Mapping[int, Failure], ended_by_us: Collection[int], own: str, *, any_alive: bool
+) -> str:
     """Which ranks have died, and what to do.
 
     Args:
         own: what names their session in a command, where it needs a name.
+        any_alive: whether others live.
     """
+    others = "The other ranks are kept to be looked into (%distributed stacks, pull). " if any_alive else ""
     return (
-        f"{of_dead(deaths, ended_by_us, whose=' of this session')}. The other ranks are kept to be looked "
-        f"into (%distributed stacks, pull). %distributed start{own} begins anew, with the same options (in "
-        f"Python: start()), %distributed stop{own} ends the session."
+        f"{of_dead(deaths, ended_by_us, whose=' of this session')}. {others}%distributed start{own} begins "
+        f"anew, with the same options (in Python: start()), %distributed stop{own} ends the session."
     )

@@ -29,6 +29,7 @@ from nbdist.values.twins import Twins
 from nbdist.values.unwrapping import Unwrapped, gone_with, without_fsdp
 from nbdist.values.walk import reached
 from nbdist.worker.keeping import (
+    DOES_NOT_TRAVEL,
     Kept,
     Offer,
     echo_of,
@@ -36,6 +37,7 @@ from nbdist.worker.keeping import (
     keep_large_names,
     said_of,
     with_what_belongs,
+    with_whole,
 )
 from nbdist.worker.leaving import flush_files
 from nbdist.worker.limits import Limits, is_in_place, save
@@ -206,7 +208,8 @@ class Ended:
         elif wanted.live:
             among = reached(twins.namespace, work.reads | work.mentions, work.objects).objects
         if wanted.live and wanted.output:
-            return with_what_belongs(among or (), twins.changes(), twins)
+            changes = with_what_belongs(among or (), twins.changes(), twins)
+            return with_whole(wanted.whole, changes, twins)
         return twins.changes(among)
 
     def _missing(self) -> dict[str, str]:
@@ -292,7 +295,7 @@ def _keep_lost(lost: dict[str, str], names: Mapping[str, Any], twins: Twins, kep
         kind, _, name = key.partition(":")
         if kind == "name":
             del lost[key]
-            kept.names[name] = described(names[name])
+            kept.names[name] = f"{described(names[name])}{DOES_NOT_TRAVEL}"
         elif is_in_place(key):
             kept.newer.add(int(name))
             kept.contents[twins.labels[int(name)]] = f"its new content: {lost.pop(key)}"

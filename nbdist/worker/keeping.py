@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from nbdist.errors import bytes_text
 from nbdist.messages import Made
+from nbdist.values.foreign import Refusal, call_foreign
+from nbdist.values.kind import Buffer
+from nbdist.values.kinds import kind_of
 from nbdist.values.models import is_wrapper
 from nbdist.values.outline import Outline
 from nbdist.values.parcel import Echo
@@ -15,6 +19,9 @@ from nbdist.values.size import described, size_of
 from nbdist.values.snapshot import Changes
 from nbdist.values.twins import Twins
 from nbdist.values.walk import reached
+
+DOES_NOT_TRAVEL = ", does not travel"
+"""Ends what is said of a name that stays because of that; `pull` would not bring it either."""
 
 _SHARDING = ("torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed._")
 
@@ -171,3 +178,18 @@ def with_what_belongs(among: Collection[int], changes: Changes, twins: Twins) ->
         {key: memory for key, memory in changes.memory.items() if key in wanted},
         {key: why for key, why in changes.refused.items() if id(twins.known[key]) in among},
     )
+
+
+def with_whole(keys: Collection[int], changes: Changes, twins: Twins) -> Changes:
+    """All changes, and of these objects what they hold, changed or not."""
+    for key in twins.known.keys() & set(keys):
+        obj = twins.known[key]
+        kind = kind_of(obj)
+        content, memory = call_foreign(partial(kind.portable, obj)), kind.memory(obj)
+        if isinstance(content, Refusal):
+            changes.refused.setdefault(key, content.reason)
+        else:
+            changes.contents.setdefault(key, content)
+        if isinstance(memory, Buffer):
+            changes.memory.setdefault(key, memory)
+    return changes

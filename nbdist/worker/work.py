@@ -62,6 +62,8 @@ class Wanted:
         max_return: bytes of the largest new value that rank 0 hands over unasked; None for no bound.
         results: whether every rank hands over its result, or only rank 0.
         live: whether the rank lives on, and with it what it does not hand over.
+        whole: keys of the notebook's objects that are handed over also where they are as they were: the
+            notebook has changed its own.
         lead: the rank whose names, changes and result come back, where that is not rank 0.
     """
 
@@ -70,6 +72,7 @@ class Wanted:
     max_return: int | None = None
     results: bool = False
     live: bool = False
+    whole: frozenset[int] = frozenset()
     lead: int = 0
 
 
