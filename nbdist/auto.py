@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from nbdist import defaults
-from nbdist.cell import parse_cell
+from nbdist.cell import READY_MADE_NAMES, parse_cell
 from nbdist.errors import OptionError, SessionError, plainly_interrupted
 from nbdist.options import Options, given, name_flag, parse_words
 from nbdist.role import is_notebooks_own
@@ -71,8 +71,7 @@ class Auto:
         """
         switch, *rest = words or [""]
         if switch == "on":
-            self._given = given(rest).keys()
-            self._switch_on(parse_words(rest, defaults.current()))
+            self._switch_on(parse_words(rest, defaults.current()), given(rest).keys())
         elif switch == "off" and not rest:
             self._options = None
         elif words:
@@ -84,13 +83,16 @@ class Auto:
             return "auto is off: cells run in the notebook."
         return f"auto is on: cells run on the ranks of the session {self._options.name!r}; {_HERE}"
 
-    def _switch_on(self, options: Options) -> None:
-        if session_named(options.name) is None:
+    def _switch_on(self, options: Options, words: Collection[str]) -> None:
+        session = session_named(options.name)
+        if session is None:
             raise SessionError(
                 f"%distributed auto on: no session {options.name!r} is up. Start its ranks first: "
                 f"%distributed start{name_flag(options.name)}"
             )
-        self._options = options
+        if not session.deaths:
+            session.options_for(options, words)  # else each cell would be refused
+        self._options, self._given = options, words
 
     def _before_cell(self, info: Any = None) -> None:
         """In a rank too, where cells begin and end as well."""
@@ -112,7 +114,8 @@ class Auto:
 
     def _asks_notebook(self, cell: str, tree: ast.Module) -> bool:
         """Whether a cell reads what lives in the notebook alone: a run in the background, a session."""
-        own = {name for name, value in self._shell.user_ns.items() if is_notebooks_own(value)}
+        here = self._shell.user_ns
+        own = {name for name in here.keys() - set(READY_MADE_NAMES) if is_notebooks_own(here[name])}
         if not own:
             return False
         parsed = parse_cell(cell, self._shell.transform_cell)

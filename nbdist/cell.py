@@ -45,7 +45,7 @@ class Cell:
         code: after IPython's transform: pure Python.
         reads: global names that its code may read, those of builtins and the words of magics included.
         needs: those of them that its code finds as the notebook has them: not what it has bound before, nor
-            words of magics.
+            words of magics, nor what is ready-made.
         binds: global names that it binds by itself, at the top level or by ``global`` in a function.
         deletes: global names that it may unbind: ``del x``, and the ``x`` of ``except ... as x``.
         star_import: whether it holds ``from ... import *``.
@@ -93,7 +93,7 @@ def parse_cell(source: str, transform: Callable[[str], str] | None = None) -> Ce
         source=source,
         code=code,
         reads=frozenset(names.reads - _MADE_BY_COMPILER).union(_names_in_magics(nodes)),
-        needs=frozenset(names.at_once | (names.reads - names.binds)),
+        needs=frozenset(names.at_once | (names.reads - names.binds)).difference(READY_MADE_NAMES),
         binds=frozenset(names.binds - _MADE_BY_COMPILER),
         deletes=frozenset(names.deletes),
         star_import=any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes),

@@ -16,6 +16,7 @@ from nbdist.options import complete as complete_options
 from nbdist.session import (
     Run,
     Session,
+    anything_held,
     debug,
     ended_runs,
     held_back,
@@ -62,7 +63,7 @@ def run_command(line: str) -> None:
     command, *words = split_line(line) or ["help"]
     if command not in COMMANDS:
         raise OptionError(
-            f"%distributed {line.strip()}: no such command{did_you_mean(command, COMMANDS)}. "
+            f"%distributed {line.strip()}: no such command{did_you_mean(command.lower(), COMMANDS)}. "
             f"Allowed: {', '.join(COMMANDS)}. "
             "To run a cell on ranks, write %%distributed, with two percent signs, as its first line."
         )
@@ -145,6 +146,11 @@ def _start(words: Sequence[str]) -> None:
     former = session_named(options.name)
     if former is not None and former.deaths and given(words).keys() <= {"name"}:
         options = former.options  # as it was
+    if options.name in live_runs():
+        raise SessionError(
+            f"--name {options.name}: a background run of that name has ranks. Take another name, or end that "
+            f"one first: %distributed stop --name {options.name}."
+        )
     session = Session.of(options)
     session.start()
     own = name_flag(options.name)
@@ -153,6 +159,8 @@ def _start(words: Sequence[str]) -> None:
 
 def _stop(words: Sequence[str]) -> None:
     every = list(words) == [_ALL]
+    if _ALL in words and not every:
+        raise _wrong("stop", words)
     name = None if every else _name_in("stop", words)
     runs, sessions = live_runs(), live_sessions()
     if every:
@@ -197,7 +205,11 @@ def _status(words: Sequence[str]) -> None:
     )
     for one in up:
         _show(_overview(one))
-    if not up:
+    if not up and anything_held():
+        print(
+            "Ranks are kept after a failure: %distributed debug looks into them, %distributed stop ends them."
+        )
+    elif not up:
         print(f"{_NO_RANKS} %distributed start starts some that stay.")
 
 

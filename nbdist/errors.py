@@ -12,6 +12,7 @@
      │   └─ ChannelBroken                   the other side ended inside a message, or sent rubbish
      ├─ ValueLost (also RuntimeError)       a value of a rank could not be brought back
      ├─ RunStopped (also RuntimeError)      a run in the background was stopped, by its `interrupt` or `stop`
+     ├─ StillRunning (also TimeoutError)    a run in the background has not ended in the time given
      └─ RankFailedError (also RuntimeError) the cell failed on at least one rank
     KeyboardInterrupt
      └─ RunInterrupted                      the user stopped the run
@@ -75,6 +76,10 @@ class RunStopped(NbdistError, RuntimeError):
 
     It is no KeyboardInterrupt: nobody has interrupted the cell that asks.
     """
+
+
+class StillRunning(NbdistError, TimeoutError):
+    """A run in the background has not ended in the time that somebody waited for it; it goes on."""
 
 
 class ChannelError(NbdistError, ConnectionError):

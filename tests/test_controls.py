@@ -261,8 +261,82 @@ def test_a_run_that_takes_a_name_of_the_notebooks_says_so(kernel: NotebookKernel
         ("%%distributed status", "a command is written with one percent sign, %distributed status."),
         ("%%distributed # note", "a comment stands below this line, in the cell."),
         ("%distributed stat", "(did you mean status?)"),
+        ("%distributed Status", "(did you mean status?)"),
+        (
+            "%distributed stop --name main --all",
+            "not understood. Allowed: %distributed stop [--name NAME | --all].",
+        ),
     ],
 )
 def test_a_slip_is_told_what_was_meant(kernel: NotebookKernel, line: str, phrase: str) -> None:
     said = refusal(kernel.run(f"{line}\n1" if line.startswith("%%") else line), "OptionError")
     assert phrase in said
+
+
+def test_a_run_or_a_session_under_a_ready_made_name_is_in_nobodys_way(kernel: NotebookKernel) -> None:
+    begin(kernel, "rank", "7")
+    kernel.run(
+        "import nbdist, threading\ndevice = nbdist.Session(devices=1, accelerator='cpu')\n"
+        "local_rank = threading.Lock()"
+    ).check()
+    for line in ("%%distributed -d 2 --accelerator cpu --start-method forkserver", "%%distributed"):
+        run = kernel.run(f"{line}\nrank, local_rank, str(device)").check()
+        assert (shown(run), run.stderr) == ("(0, 0, 'cpu')", "")
+        kernel.run("%distributed start --devices 2 --accelerator cpu")  # the second cell's
+    kernel.run("%distributed auto on").check()
+    assert shown(kernel.run("rank, world_size")) == "(0, 2)"
+    kernel.run("%distributed auto off").check()
+    assert kernel.value("rank.wait()") == 7
+    kernel.run("%distributed stop\n%reload_ext nbdist").check()
+
+
+def test_every_cell_on_the_ranks_is_refused_where_each_would_be(kernel: NotebookKernel) -> None:
+    start(kernel)
+    said = refusal(kernel.run("%distributed auto on --devices 3"), "OptionError")
+    assert "--devices 3: session main: 2 ranks on the CPU are up" in said
+    assert kernel.run("%distributed auto").check().stdout.startswith("auto is off")
+    assert kernel.run("%distributed auto on --devices 2").check().stdout.startswith("auto is on")
+    assert shown(kernel.run("world_size")) == "2"
+    kernel.run("%distributed stop").check()
+
+
+def test_a_wait_that_is_too_short_says_so_alone(kernel: NotebookKernel) -> None:
+    begin(kernel, "train")
+    run = kernel.run("train.wait(0.01)")
+    assert run.error is not None, run.describe()
+    assert run.error.text == "StillRunning: the run has not ended within 0.01 s; it goes on"
+    caught = "try:\n    train.wait(0.01)\nexcept TimeoutError:\n    print('late')"
+    assert kernel.run(caught).check().stdout == "late\n"
+    kernel.run("train.stop()").check()
+
+
+def test_status_knows_of_ranks_that_are_kept(kernel: NotebookKernel) -> None:
+    kernel.run("%%distributed -d 2 --accelerator cpu --hold\n1 / 0")
+    assert kernel.run("%distributed status").check().stdout == (
+        "Ranks are kept after a failure: %distributed debug looks into them, %distributed stop ends them.\n"
+    )
+    kernel.run("%distributed stop").check()
+
+
+def test_a_session_all_of_whose_ranks_have_died(kernel: NotebookKernel) -> None:
+    start(kernel)
+    run = kernel.run("%%distributed\nimport os\nos._exit(3)")
+    assert "have died" in run.stderr
+    assert "other ranks" not in run.stderr
+    said = refusal(kernel.run("%distributed pull x"))
+    assert "have died" in said
+    assert "%distributed start begins anew" in said
+    kernel.run("%distributed stop").check()
+
+
+def test_a_name_is_a_sessions_or_a_runs(kernel: NotebookKernel) -> None:
+    start(kernel)
+    begin(kernel, "train")
+    said = refusal(kernel.run("%%distributed --background main -d 1 --accelerator cpu\n1", allow_stdin=True))
+    assert said.startswith("--background main: a session of that name is up")
+    said = refusal(kernel.run("%distributed start --name train --devices 1 --accelerator cpu"))
+    assert said.startswith("--name train: a background run of that name has ranks.")
+    kernel.run("%distributed start --name run-1 --devices 1 --accelerator cpu").check()
+    kernel.run(f"%%distributed -d 1 --accelerator cpu --background\n{LONG}", allow_stdin=True).check()
+    assert kernel.run("%distributed stop --name run-2").check().stdout == "background run run-2 has ended.\n"
+    kernel.run("%distributed stop --all").check()

@@ -305,6 +305,11 @@ def test_a_run_in_the_background_ends_with_its_program(tmp_path: Path, end: str)
         """,
     )
     assert program.returncode == {"": 0, "raise SystemExit(3)": 3}.get(end, -9), program.stderr
+    said = (
+        "nbdist: background run run-1 had not ended when the program did: it is ended, and what it has done is "
+        "lost. Its wait() waits for it.\n"
+    )
+    assert program.stderr == ("" if "kill" in end else said)
     program.assert_nothing_left_running()
 
 

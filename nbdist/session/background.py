@@ -16,7 +16,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from nbdist.errors import OptionError, RankFailedError, RunInterrupted, RunStopped, SessionError
+from nbdist.errors import (
+    OptionError,
+    RankFailedError,
+    RunInterrupted,
+    RunStopped,
+    SessionError,
+    StillRunning,
+)
 from nbdist.options import Options
 from nbdist.role import NotebooksOwn, only_notebook, rank_here
 from nbdist.session.between import BetweenCells
@@ -28,10 +35,10 @@ from nbdist.session.once import OneShot
 from nbdist.session.opening import note_needed
 from nbdist.session.overview import status_of
 from nbdist.session.record import write_record
-from nbdist.session.sessions import notes_on
+from nbdist.session.sessions import live_sessions, notes_on
 from nbdist.session.showing import source_of
 from nbdist.session.telling import OF_ANOTHER_PROCESS
-from nbdist.shell import namespace_of
+from nbdist.shell import current_shell, namespace_of
 from nbdist.state import RunState
 from nbdist.values.since import Since
 from nbdist.views.dashboard.live import Source
@@ -160,7 +167,7 @@ class Run(NotebooksOwn):
             RankFailedError: it failed on a rank.
             RunStopped: it was interrupted or stopped.
             KeyboardInterrupt: the wait was interrupted, and the run goes on; in a batch run, the cell was.
-            TimeoutError: it has not ended in time, and goes on.
+            StillRunning (also TimeoutError): it has not ended in time, and goes on.
             SessionError: this is not the main thread, which alone writes into the notebook, or not the
                 process that has begun the run but one that was forked from it.
         """
@@ -177,7 +184,7 @@ class Run(NotebooksOwn):
         except KeyboardInterrupt:
             raise RunInterrupted("nobody waits any more; the run goes on, run.interrupt() ends it") from None
         if not has_ended:
-            raise TimeoutError(f"the run has not ended within {timeout:g} s; it goes on")
+            raise StillRunning(f"the run has not ended within {timeout:g} s; it goes on")
         self._bind(asked=True)
         if self._error is not None:
             raise self._error.with_traceback(None)
@@ -302,7 +309,7 @@ class Run(NotebooksOwn):
 
     def _begin(self, *, waits: bool) -> None:
         _runs[self._label] = self
-        atexit.register(stop_runs)
+        atexit.register(_end_with_program)
         self._panel.open(
             f"{self._label}, {_ranks(self._world_size)}",
             self._source,
@@ -401,7 +408,7 @@ class Run(NotebooksOwn):
         _ended.pop(self._label, None)
         _ended[self._label] = self
         if not _runs:
-            atexit.unregister(stop_runs)
+            atexit.unregister(_end_with_program)
 
 
 def begin(
@@ -424,12 +431,7 @@ def begin(
             "Leave out --hold, or --background."
         )
     name = options.background or ""
-    if name in live_runs():
-        raise SessionError(
-            f"--background {name}: a run of that name has ranks already ({_runs[name].status}). Take "
-            f"another name, or end that one first: {name}.wait() waits for it, "
-            f"%distributed stop --name {name} ends it."
-        )
+    _check_free(name)
     if name and (told := check_name(name, work, namespace_of(shell))):
         Screen(shell).note(told)
     # A batch run takes the notebook as a program: what comes after this cell may need what it does.
@@ -441,7 +443,8 @@ def begin(
         undo.callback(one.ranks.stop)
         if one.ranks.interrupted:
             raise RunInterrupted("the run was stopped before it had begun")
-        label = name or next(free for n in itertools.count(1) if (free := f"run-{n}") not in _runs)
+        taken = {*_runs, *live_sessions()}
+        label = name or next(free for n in itertools.count(1) if (free := f"run-{n}") not in taken)
         source = source_of(one.ranks, work, panel.tail, name=label, in_background=True)
         run = Run(one, panel, source, name, label, shell, show_result=show_result, then=then)
         if name:
@@ -453,6 +456,20 @@ def begin(
     return run
 
 
+def _check_free(name: str) -> None:
+    if name in live_runs():
+        raise SessionError(
+            f"--background {name}: a run of that name has ranks already ({_runs[name].status}). Take "
+            f"another name, or end that one first: {name}.wait() waits for it, "
+            f"%distributed stop --name {name} ends it."
+        )
+    if name in live_sessions():
+        raise SessionError(
+            f"--background {name}: a session of that name is up, and %distributed commands with "
+            f"--name {name} are about that. Take another name."
+        )
+
+
 def stop_runs() -> bool:
     """End all runs in the background; whether there were any."""
     runs = live_runs().values()
@@ -460,6 +477,16 @@ def stop_runs() -> bool:
         for run in runs:
             run.stop()
     return bool(runs)
+
+
+def _end_with_program() -> None:
+    for name, run in live_runs().items():
+        if current_shell() is None and run.status == "running":  # whoever ends a notebook knows of it
+            Screen(None).note(
+                f"background run {name} had not ended when the program did: it is ended, and what it "
+                "has done is lost. Its wait() waits for it."
+            )
+    stop_runs()
 
 
 def _ranks(world_size: int) -> str:

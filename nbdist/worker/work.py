@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from nbdist.cell import Cell, evaluated
+from nbdist.cell import READY_MADE_NAMES, Cell, evaluated
 from nbdist.messages import Outcome
 from nbdist.shell import current_shell, namespace_of
 from nbdist.values.foreign import Refusal, call_foreign
@@ -142,7 +142,8 @@ class CellWork:
 
     @property
     def reads(self) -> frozenset[str]:
-        return self.cell.reads | self.cell.binds | self.cell.deletes
+        # What is ready-made hides the notebook's own, which need not travel.
+        return self.cell.reads.difference(READY_MADE_NAMES) | self.cell.binds | self.cell.deletes
 
     @property
     def assigns(self) -> frozenset[str]:
