@@ -303,8 +303,9 @@ def _death(rank: RankState, event: Died) -> Failure:
     if event.exit_code < 0:
         number = -event.exit_code
         names = {known.value: known.name for known in signal.Signals}
-        how = f"{process} was ended by {names.get(number, f'signal {number}')}"
-        if number == signal.SIGKILL and event.memory_ran_out:
+        name = names.get(number, f"signal {number}")
+        how = f"{process} was ended by {name}"
+        if name == "SIGKILL" and event.memory_ran_out:
             how += ": the system's memory ran out"
     else:
         how = f"{process} ended with exit code {event.exit_code}"

@@ -74,6 +74,21 @@ class Session:
     def stop(self) -> None:
         """There is nothing to end."""
 
+    def options_for(self, cell: Options, given: Collection[str]) -> Options:
+        """They are not needed."""
+        return cell
+
+    def send_names(self, *names: str) -> None:
+        """There is nobody to send them to."""
+
+    def bring_names(self, *names: str, rank: int | None = None) -> int:
+        """There is nobody who has them.
+
+        Raises:
+            SessionError: always.
+        """
+        raise no_such_session(self.options.name)
+
     def look(
         self, expression: str, help: Mapping[str, Any] | None = None
     ) -> tuple[str, ...] | Mapping[str, str] | None:
