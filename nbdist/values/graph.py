@@ -16,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 
+from nbdist.values import frames
 from nbdist.values.classes import without_notebooks_code
 from nbdist.values.foreign import Refusal, call_foreign
 from nbdist.values.numbers import NumberReducer
@@ -80,7 +81,7 @@ class GraphPickler(cloudpickle.Pickler):  # type: ignore[misc]
         if id(obj) in self._barred:
             raise TypeError(self._barred[id(obj)])
         if cls not in self._reducers:
-            self._reducers[cls] = reducer_of(cls) or self._numbers.reducer_of(cls)
+            self._reducers[cls] = reducer_of(cls) or frames.reducer_of(cls) or self._numbers.reducer_of(cls)
         reduce = self._reducers[cls]
         if reduce is not None:
             reduced = reduce(obj)

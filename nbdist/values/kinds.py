@@ -92,7 +92,9 @@ _BY_NAME: tuple[tuple[str, str, Kind], ...] = (
     ("numpy", "ndarray", numeric.ArrayKind()),
     ("pandas", "DataFrame", frames.FrameKind()),
     ("pandas", "Series", frames.FrameKind()),
-    ("pandas", "Index", _ITSELF),  # it does not change, except for its caches
+    ("pandas", "Index", frames.IndexKind()),
+    ("pandas._libs.arrays", "NDArrayBacked", frames.BackedKind()),
+    ("pandas._libs.internals", "BlockValuesRefs", frames.RefsKind()),
     ("numpy.random", "Generator", plain.NumpyGeneratorKind()),
     ("numpy.random", "RandomState", plain.OldNumpyGeneratorKind()),
     ("torch", "Generator", plain.TorchGeneratorKind()),
