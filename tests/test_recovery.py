@@ -478,3 +478,42 @@ def test_a_failed_rank_can_be_debugged(live: NotebookKernel) -> None:
     check_good(live)
     late = live.run("%distributed debug")
     assert late.error is not None
+
+
+LIBRARY = """
+import os, sys
+os.makedirs("site-packages")
+with open("site-packages/takes_long.py", "w") as file:
+    file.write(
+        "import builtins, pathlib, time\\n"
+        "assert not hasattr(builtins, 'begun'), 'cannot be imported a second time'\\n"
+        "builtins.begun = True\\n"
+        "pathlib.Path('importing').touch()\\n"
+        "end = time.monotonic() + 1\\n"
+        "while time.monotonic() < end: pass\\n"
+    )
+sys.path.insert(0, os.path.abspath("site-packages"))
+"""
+
+
+def test_the_import_of_a_library_is_not_broken_off(kernel: NotebookKernel) -> None:
+    kernel.run(LIBRARY).check()
+    kernel.run("%distributed start --devices 2").check()
+    run = kernel.run(
+        """
+        %%distributed
+        import os
+        if rank == 1:
+            import takes_long
+            while True:
+                pass
+        while not os.path.exists("importing"):
+            pass
+        raise ValueError("meanwhile")
+        """
+    )
+    assert run.error is not None, run.describe()
+    assert run.error.evalue.startswith("rank 0 of 2 failed"), run.describe()
+    again = kernel.run("%%distributed --ranks 1\nimport takes_long\nprint(takes_long.end > 0)").check()
+    assert again.stdout.endswith("True\n")
+    kernel.run("%distributed stop").check()

@@ -136,8 +136,8 @@ class Stopping:
         working = self._monitor.state.working
         if working:
             self._screen.note(
-                f"{ranks_phrase(working)}: not stopped yet, because C code does not let itself be "
-                "interrupted or the work catches KeyboardInterrupt. "
+                f"{ranks_phrase(working)}: not stopped yet, because C code or the import of a library does "
+                "not let itself be interrupted, or the work catches KeyboardInterrupt. "
                 f"After {_LIVE_ANSWER_S:g} s in all the process is ended, with all its variables; interrupt "
                 "again to end it now."
             )

@@ -8,6 +8,7 @@ import os
 import sys
 import sysconfig
 import types
+from collections.abc import Mapping
 from typing import Any
 
 from nbdist.values.kind import Content, Kind
@@ -58,6 +59,14 @@ def is_users(module: types.ModuleType) -> bool:
     if isinstance(file, str):
         return not _is_installed(os.path.dirname(file))
     return held.get("__spec__") is None and sys.modules.get(name) is not module
+
+
+def is_library(names: Mapping[str, Any]) -> bool:
+    """Whether global names are those of an installed module, which a file was read for."""
+    if names.get("__name__") == "__main__":
+        return False
+    file = names.get("__file__")
+    return isinstance(file, str) and _is_installed(os.path.dirname(file))
 
 
 @functools.lru_cache(maxsize=1024)

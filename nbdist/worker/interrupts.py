@@ -9,6 +9,9 @@ Python answers a signal only when its main thread comes back to Python code. A r
 collective does not: then, after a moment, a thread breaks the collective off. Nor does one that was just
 about to sleep when the signal came: a second signal, which means nothing, ends that sleep. Where Python drops
 exceptions, in a hook of a fork or in ``__del__``, KeyboardInterrupt is dropped, too: it comes again then.
+
+A rank that lives on comes out of the import of a library when it is done: torch's, say, cannot be imported a
+second time once they have been broken off half-way.
 """
 
 from __future__ import annotations
@@ -20,14 +23,19 @@ import signal
 import struct
 import sys
 import threading
+import time
+import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+
+from nbdist.values.modules import is_library
 
 # How long the main thread may take to come back by itself, and how long once it has been woken.
 _PATIENCE_S = 0.05
 _WOKEN_S = 0.02
 _AGAIN_S = 0.02  # after one was dropped: not before its hook has returned
+_IMPORT_S = 8.0  # that an import may take: the kernel waits longer than that before it ends a rank
 
 _WAKING = signal.SIGURG  # ignored by whoever does not ask for it
 
@@ -73,10 +81,16 @@ _answered = threading.Event()
 _wake_up = -1
 _stopped: Callable[[], int] = int
 _background = False
+_lives_on = False
+_spared_s: float | None = None  # since when an import is let finish
 
 
 def install(
-    aim: Callable[[], Callable[[], None]], stopped: Callable[[], int], *, background: bool = False
+    aim: Callable[[], Callable[[], None]],
+    stopped: Callable[[], int],
+    *,
+    background: bool = False,
+    lives_on: bool = False,
 ) -> None:
     """Take SIGINT over. Call in the main thread.
 
@@ -84,11 +98,12 @@ def install(
         stopped: the last run that the kernel wants stopped.
         background: whether only what stands on the board counts: cells of the notebook run beside this rank,
             and some front ends signal whatever the kernel has started when they stop a cell.
+        lives_on: whether there will be other work after the one that is stopped.
         aim: called in another thread at an interrupt; what it gives frees a main thread that waits in a
             collective, and does nothing if that has come out and moved on meanwhile.
     """
-    global _wake_up, _stopped, _background
-    _stopped, _background = stopped, background
+    global _wake_up, _stopped, _background, _lives_on
+    _stopped, _background, _lives_on = stopped, background, lives_on
     _wake_up, wake = os.pipe()
     for end in (_wake_up, wake):
         os.set_blocking(end, False)
@@ -106,10 +121,10 @@ def install(
 def begin(run: int) -> None:
     """A new work begins, of this number: interrupts that came before it were for another, unless the board
     says that they were for this one."""
-    global _came, _run, _answered
+    global _came, _run, _answered, _spared_s
     with _aiming:
         _signals()
-        _run = run
+        _run, _spared_s = run, None
         before, _answered = _answered, threading.Event()
     before.set()  # whoever waits for an answer in the work before has had it
     _came = False
@@ -122,15 +137,35 @@ def _counts() -> bool:
     return not _background or _stopped() == _run
 
 
-def _on_interrupt(*_: object) -> None:
+def _on_interrupt(_: int, frame: types.FrameType | None) -> None:
     global _came, _unheard
     if not _counts():
         return
     _came = True
     _answered.set()
-    if _listening:
+    if not _listening:
+        _unheard = True
+        return
+    if _lives_on and _is_importing(frame) and _may_go_on():
+        _strike_again(os.getpid())
+    else:
         raise KeyboardInterrupt
-    _unheard = True
+
+
+def _is_importing(frame: types.FrameType | None) -> bool:
+    """Whether a library is being imported. The user's own modules may work for hours when they are."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and is_library(frame.f_globals):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _may_go_on() -> bool:
+    global _spared_s
+    now_s = time.monotonic()
+    _spared_s = now_s if _spared_s is None else _spared_s
+    return now_s - _spared_s < _IMPORT_S
 
 
 def _come_again(pid: int, tell: Callable[[Any], None], dropped: Any) -> None:
@@ -138,6 +173,11 @@ def _come_again(pid: int, tell: Callable[[Any], None], dropped: Any) -> None:
     if not issubclass(dropped.exc_type, KeyboardInterrupt) or not _came or os.getpid() != pid:
         tell(dropped)
         return
+    _strike_again(pid)
+
+
+def _strike_again(pid: int) -> None:
+    """Another interrupt for the same work, a moment later."""
     run = _run
 
     def strike() -> None:

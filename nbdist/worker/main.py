@@ -102,7 +102,7 @@ class Rank:
         become_rank(self._assignment.rank)
         board = interrupts.Board(self._assignment.scratch)
         stopped = partial(board.stopped, self._assignment.rank)
-        interrupts.install(self._aim, stopped, background=self._assignment.background)
+        interrupts.install(self._aim, stopped, background=self._assignment.background, lives_on=work is None)
         interrupts.begin(FIRST_RUN)
         replace_streams(self._outbox)
         keep_order(self._outbox)
