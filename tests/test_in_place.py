@@ -553,3 +553,19 @@ def test_a_tensor_changed_in_place_costs_the_kernel_no_further_memory(readable: 
         assert kernel.value("(large.sum().item(), small.tolist())") == (64_000_000, [2, 2, 2])
         assert kernel.value("large.data_ptr() == storage") is True
         assert (grown_bytes < 20_000_000) is readable
+
+
+def test_a_tensor_that_was_put_elsewhere_leaves_what_shared_its_memory(kernel: NotebookKernel) -> None:
+    """As a moving average of weights is put in their place, and they are put back."""
+    kernel.run(
+        """
+        import torch
+        weight, average = torch.nn.Parameter(torch.ones(2)), torch.full((2,), 5.0)
+        kept, weight.data = weight.data, average
+        """
+    ).check()
+    kernel.run("%%distributed --devices 2\nweight.data = kept\nweight.data += 1\nprint(weight)").check()
+    assert_all(kernel, "average.tolist() == [5, 5]", "weight.data_ptr() == kept.data_ptr()", "weight[0] == 2")
+    kernel.run("%%distributed --devices 2\nweight.data = average").check()
+    kernel.run("average += 1").check()
+    assert_all(kernel, "weight.tolist() == [6, 6]", "kept.tolist() == [2, 2]")

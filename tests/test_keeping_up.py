@@ -834,3 +834,74 @@ def test_memory_that_another_tensor_had_before(live: NotebookKernel) -> None:
     run = live.run("%%distributed\nprint(new)").check()
     assert run.stdout == "tensor([7., 7., 7.])\n"
     assert said(run, "sent to the ranks: ") == "new"
+
+
+EMA = """
+import numpy
+module = torch.nn.Linear(2, 1)
+torch.nn.init.ones_(module.weight), torch.nn.init.zeros_(module.bias)
+shadow = {name: torch.full_like(p.data, 5.0) for name, p in module.named_parameters()}
+backup = {}
+
+def apply_shadow():
+    for name, p in module.named_parameters():
+        backup[name], p.data = p.data, shadow[name]
+
+def restore():
+    for name, p in module.named_parameters():
+        p.data = backup[name]
+"""
+
+
+@pytest.mark.parametrize("first", ["", "%%distributed\n"])
+def test_tensors_that_are_put_elsewhere_are_so_on_both_sides(live: NotebookKernel, first: str) -> None:
+    second = "" if first else "%%distributed\n"
+    live.run(EMA).check()
+    state = (
+        "print(module.weight.tolist(), shadow['weight'].tolist(), module.weight.data_ptr() == {}.data_ptr())"
+    )
+    live.run(f"{first}apply_shadow()").check()
+    run = live.run(second + state.format("shadow['weight']")).check()
+    assert run.stdout == "[[5.0, 5.0]] [[5.0, 5.0]] True\n"
+    live.run(f"{second}restore()\nmodule.weight.data.mul_(3)").check()
+    for cell in ("", "%%distributed\n"):
+        run = live.run(cell + state.format("backup['weight']")).check()
+        assert run.stdout == "[[3.0, 3.0]] [[5.0, 5.0]] True\n"
+    live.run(
+        f"{first}flat = torch.zeros(3)\ntorch.nn.utils.vector_to_parameters(flat, module.parameters())"
+    ).check()
+    live.run(f"{second}flat += 7").check()
+    live.run(f"{second}module.bias.data = module.weight.data[0, :1]").check()
+    run = live.run(f"{first}flat[0] = 1\nprint(module.weight.tolist(), module.bias.tolist(), flat)").check()
+    assert run.stdout == "[[1.0, 7.0]] [1.0] tensor([1., 7., 7.])\n"
+    live.run(f"{first}module.weight.data = module.weight.data.clone()\nflat.zero_()").check()
+    for cell in ("", "%%distributed\n"):
+        run = live.run(f"{cell}print(module.weight.tolist(), module.bias.tolist(), flat)").check()
+        assert run.stdout == "[[1.0, 7.0]] [0.0] tensor([0., 0., 0.])\n"
+
+
+def test_a_new_view_of_what_has_changed_shows_the_change(live: NotebookKernel) -> None:
+    """The cell reads the view alone."""
+    live.run("import numpy\ntensor, array = torch.zeros(3), numpy.zeros(3)").check()
+    live.run("%%distributed\ntensor, array").check()
+    live.run("tensor.fill_(5), array.fill(5)\nview, on_it = tensor[:2], torch.from_numpy(array)[1:]").check()
+    run = live.run("%%distributed\nprint(view.tolist(), on_it.tolist())").check()
+    assert run.stdout == "[5.0, 5.0] [5.0, 5.0]\n"
+    assert said(run, "sent to the ranks: ") == "array, on_it, tensor, view"
+
+
+def test_a_storage_that_grows_stays_one_for_all_that_look_at_it(live: NotebookKernel) -> None:
+    live.run("grid = torch.zeros(2, 2)\nrows = list(grid)").check()
+    live.run("%%distributed\ngrid, rows").check()
+    live.run("%%distributed\ngrid.resize_(3, 2)[2] = 4").check()
+    run = live.run("rows[1].fill_(3)\nprint(grid.tolist())").check()
+    assert run.stdout == "[[0.0, 0.0], [3.0, 3.0], [4.0, 4.0]]\n"
+    run = live.run("%%distributed\nrows[0].fill_(1)\nprint(grid.tolist())").check()
+    assert run.stdout == "[[1.0, 1.0], [3.0, 3.0], [4.0, 4.0]]\n"
+
+
+def test_a_tensor_on_an_array_that_comes_after_it(live: NotebookKernel) -> None:
+    live.run("import numpy\nz = numpy.zeros(3)\na = torch.from_numpy(z)").check()
+    run = live.run("%%distributed\na += 1\nz[0] = 5\nprint(a.tolist(), z)").check()
+    assert run.stdout == "[5.0, 1.0, 1.0] [5. 1. 1.]\n"
+    assert live.run("z[1] = 7\nprint(a.tolist())").check().stdout == "[5.0, 7.0, 1.0]\n"

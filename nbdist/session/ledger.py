@@ -327,7 +327,8 @@ class Ledger:
         newer = {key for key in self._newer.keys() - forced if id(twins.known[key]) in found.objects}
         # Their memory may be large, and it is not sent in any case: no full comparison.
         unlike = {key for key in newer if memory_bytes(twins.known[key]) > _LARGE_BYTES}
-        changes = twins.changes(found.objects.keys() - {id(twins.known[key]) for key in unlike})
+        below = {id(twins.known[key]) for key in twins.below(found.objects.values())}
+        changes = twins.changes((found.objects.keys() | below) - {id(twins.known[key]) for key in unlike})
         for key in forced:
             obj = twins.known[key]
             content, memory = call_foreign(partial(kind_of(obj).portable, obj)), kind_of(obj).memory(obj)

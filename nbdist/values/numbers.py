@@ -145,6 +145,8 @@ class NumberReducer:
         key = self._key_at(memory)
         if key is not None:
             return self._twins.known[key]
+        if self._arrays.get(memory) is array:
+            return None  # a tensor on it has come first, and waits for it
         storage = self._storages.get(("cpu", memory.address, memory.size_bytes))
         if storage is not None:
             return storage

@@ -151,19 +151,20 @@ class TensorKind(Kind):
         if _is_lazy(obj):
             raise TypeError("a parameter without a shape has no content to bring back")
         data = obj.detach() if is_strided(obj) else obj.detach().clone()
-        return data, obj.requires_grad, leaf_state(obj), attributes_of(obj)
+        return data, obj.requires_grad, leaf_state(obj), attributes_of(obj), self.memory(obj) is not None
 
     def land(self, twin: Any, portable: Any) -> None:
-        data, requires_grad, state, attributes = portable
+        data, requires_grad, state, attributes, has_place = portable
         if _is_lazy(twin):
             twin.materialize(data.shape, dtype=data.dtype)
-        if not _holds(twin, data):
+        if has_place:
+            if not _lies_like(twin, data):
+                _put_there(twin, data)
+        elif not _holds(twin, data):
             if _fits(twin, data):
                 twin.detach().copy_(data)
             elif not _fill_components(twin, data):
-                if twin.is_leaf:
-                    twin.grad = None  # torch wants it to fit at any moment; it comes with the state
-                twin.data = data
+                _put_there(twin, data)
         if twin.is_leaf:
             twin.requires_grad_(requires_grad)
             set_leaf_state(twin, state)
@@ -268,6 +269,23 @@ def _fits(twin: Any, data: Any) -> bool:
     return bool(
         twin.shape == data.shape and twin.dtype == data.dtype and is_strided(twin) and is_strided(data)
     )
+
+
+def _lies_like(twin: Any, data: Any) -> bool:
+    """Whether the twin looks at memory just as `data` does: otherwise it was put elsewhere (`.data = ...`,
+    `set_`), and shares memory with others than before."""
+    return is_strided(twin) and _place(twin) == _place(data)
+
+
+def _place(tensor: Any) -> tuple[Any, ...]:
+    return tensor.untyped_storage().data_ptr(), tensor.data_ptr(), *_form(tensor), tensor.stride()
+
+
+def _put_there(twin: Any, data: Any) -> None:
+    """The twin lies where `data` does from now on."""
+    if twin.is_leaf and twin.grad is not None and _form(twin) != _form(data):
+        twin.grad = None  # torch wants it to fit at any moment; it comes with the state
+    twin.data = data
 
 
 def _holds(twin: Any, data: Any) -> bool:

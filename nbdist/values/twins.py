@@ -259,10 +259,10 @@ class Twins:
 
     def key_at(self, memory: Buffer) -> int | None:
         """The key of an object of the notebook that this memory still belongs to."""
-        key = self._owner(memory)
-        if key is not None and id(self.known[key]) in self.lone:  # in the graph it is like any other
-            key = min(self.owners(memory) - set(self.lone.values()), default=None)
-        return key if key is not None and self._still_has(key) else None
+        if self.lone and self.owners(memory):  # in the graph they are like any other
+            mine = self.owners(memory) - set(self.lone.values())
+            return min(filter(self._still_has, mine), default=None)
+        return self._owner(memory)
 
     def owners(self, memory: Buffer) -> AbstractSet[int]:
         """Keys of all objects that have had this memory."""
@@ -283,6 +283,18 @@ class Twins:
         if key is None or self._still_has(key):
             return key
         return min((other for other in self._sharers[memory] if self._still_has(other)), default=None)
+
+    def below(self, objects: Iterable[Any]) -> set[int]:
+        """Keys of those on whose memory objects without a key lie: these are sent as views of it."""
+        find, kinds = self.finder(), KindCache()
+        memories = (
+            call_foreign(partial(kinds[type(obj)].memory, obj))
+            for obj in objects
+            if type(kinds[type(obj)]).memory is not Kind.memory and find(id(obj)) is None
+        )
+        found = {memory for memory in memories if isinstance(memory, Buffer)}
+        around = {inner[0] for inner in map(self.key_around, found) if inner is not None}
+        return around | {key for key in map(self.key_at, found) if key is not None}
 
     def _still_has(self, key: int) -> bool:
         return kind_of(self.known[key]).memory(self.known[key]) == self._memory[key]
@@ -315,6 +327,8 @@ class Twins:
                 self._send(key, partial(self._whole, obj, obj), found)
             elif among is None or id(obj) in among or isinstance(self._kind(key), FileKind):
                 self._compare(key, found)
+        for key in self._left_behind(found):
+            self._compare(key, found)
         for key, obj in self._plain.changed():
             if id(obj) not in self.barred and (among is None or id(obj) in among):
                 found.contents[key] = kind_of(obj).portable(obj)
@@ -323,6 +337,15 @@ class Twins:
             if among is None or id(self.known[key]) in among:
                 self._send(key, partial(kind_of(self.known[key]).portable, self.known[key]), found)
         return found
+
+    def _left_behind(self, found: Changes) -> set[int]:
+        """Those that had the memory of one that has another now: when a storage grows, all of them move."""
+        moved = {
+            self._memory[key]
+            for key in found.contents.keys() & self._memory.keys()
+            if not self._still_has(key)
+        }
+        return {key for memory in moved for key in self.owners(memory)} - found.contents.keys()
 
     def _send_sharded(self, found: Changes) -> None:
         """A parameter that is sharded now is the notebook's own with another content."""
@@ -344,7 +367,8 @@ class Twins:
         """As `portable` of the notebook's own parameter, which `before` is here."""
         held = {**attributes_of(before), **vars(tensor)}
         own = {name: value for name, value in held.items() if name not in _SHARDED_ONES}
-        return Whole(self.shards.path_of(tensor)), tensor.requires_grad, self.shards.leaf_state(tensor), own
+        data, state = Whole(self.shards.path_of(tensor)), self.shards.leaf_state(tensor)
+        return data, tensor.requires_grad, state, own, False
 
     def _changed_inside(self) -> set[int]:
         """Objects of the notebook that hold something without a key which has changed."""
@@ -407,9 +431,10 @@ class Twins:
         Args:
             data: the bytes, or where they lie in the rank.
         """
-        obj, mine = self.known[key], self._memory[key]
-        if not self._still_has(key) or mine.size_bytes != len(data):
-            raise RuntimeError("it has another size in the notebook by now")
+        obj = self.known[key]
+        mine = kind_of(obj).memory(obj)  # a rank may have put its own elsewhere, as all of them have
+        if mine is None or mine.size_bytes != len(data):
+            raise RuntimeError("it has another size there by now")
         if isinstance(data, Remote):
             data.read_into(mine, obj)
         elif same_bytes(mine.view(), memoryview(data)):
