@@ -215,19 +215,25 @@ def _names_in_magics(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def evaluated(cell: Cell) -> frozenset[str]:
-    """Words of a cell's strings that could be names, where it evaluates text.
+    """Words of a cell's strings that could be names, where it evaluates text or looks names up by theirs.
 
     Example:
         >>> sorted(evaluated(parse_cell("frame.query('x > @limit')")))
         ['limit', 'x']
+        >>> sorted(evaluated(parse_cell("globals()['x'], __main__.y")))
+        ['x', 'y']
     """
     if not _EVALUATES.search(cell.source):
         return frozenset()
     strings = (text for quote in _STRING.findall(cell.source) for text in quote)
-    return frozenset(name for text in strings for name in _identifiers(text))
+    words = (name for text in strings for name in _identifiers(text))
+    return frozenset([*words, *_OF_MAIN.findall(cell.source)])
 
 
-_EVALUATES = re.compile(r"\b(exec|eval|query|run_cell|run_line_magic)\s*\(")
+_EVALUATES = re.compile(
+    r"\b(exec|eval|query|run_cell|run_line_magic|globals|locals|vars)\s*\(|\b__main__\s*[.,)]"
+)
+_OF_MAIN = re.compile(r"\b__main__\s*\.\s*(\w+)")
 _STRING = re.compile(r"'([^'\\]*(?:\\.[^'\\]*)*)'|\"([^\"\\]*(?:\\.[^\"\\]*)*)\"", re.DOTALL)
 
 

@@ -342,6 +342,9 @@ def test_names_in_text_that_a_cell_evaluates(live: NotebookKernel) -> None:
     live.run("%%distributed\nlimit").check()
     live.run("limit = 7").check()
     assert live.run("%%distributed\nprint(eval('limit'))").check().stdout == "7\n"
+    for at, look_up in enumerate(("globals()['limit']", "__main__.limit", "getattr(__main__, 'limit')")):
+        live.run(f"import __main__\nlimit = {at}").check()
+        assert live.run(f"%%distributed\nprint({look_up})").check().stdout == f"{at}\n"
 
 
 def test_what_the_ranks_put_into_an_object_of_the_notebook(live: NotebookKernel) -> None:
