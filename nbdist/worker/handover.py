@@ -27,7 +27,7 @@ from nbdist.values.snapshot import Changes
 from nbdist.values.surroundings import Surroundings
 from nbdist.values.twins import Twins
 from nbdist.values.unwrapping import Unwrapped, gone_with, without_fsdp
-from nbdist.values.walk import reached
+from nbdist.values.walk import Reached, reached
 from nbdist.worker.keeping import (
     DOES_NOT_TRAVEL,
     Kept,
@@ -35,6 +35,7 @@ from nbdist.worker.keeping import (
     echo_of,
     keep_large_changes,
     keep_large_names,
+    lies_on,
     said_of,
     with_what_belongs,
     with_whole,
@@ -156,7 +157,8 @@ class Ended:
             values |= own
         if (self.leads or self.wanted.results) and self.done.result is not None:
             values["result"] = self.done.result
-            if kept.newer and kept.newer & set(_keys_in(self.done.result, self.twins)):
+            held = set(_keys_in(self.done.result, self.twins)) if kept.newer else set()
+            if kept.newer & held or lies_on(kept.newer, self.done.result, self.twins):
                 refused["result"] = "its new content stays on the ranks"
                 del values["result"]
         return values, refused
@@ -204,9 +206,9 @@ class Ended:
         twins, wanted, work = self.twins, self.wanted, self.work
         among = None
         if wanted.output is not None:
-            among = reached(twins.namespace, (*wanted.output, *wanted.gather)).objects
+            among = _with_below(reached(twins.namespace, (*wanted.output, *wanted.gather)), twins)
         elif wanted.live:
-            among = reached(twins.namespace, work.reads | work.mentions, work.objects).objects
+            among = _with_below(reached(twins.namespace, work.reads | work.mentions, work.objects), twins)
         if wanted.live and wanted.output:
             changes = with_what_belongs(among or (), twins.changes(), twins)
             return with_whole(wanted.whole, changes, twins)
@@ -281,6 +283,12 @@ def _echo(chosen: Mapping[str, Any], twins: Twins) -> Echo:
     pairs = [key.partition(":") for key in chosen]
     names = [name for kind, _, name in pairs if kind == "name"]
     return echo_of(names, [int(key) for kind, _, key in pairs if kind == "object"], twins)
+
+
+def _with_below(found: Reached, twins: Twins) -> set[int]:
+    """The ids of what was reached, and of what it lies on."""
+    below = twins.below(found.objects.values())
+    return {*found.objects, *(id(twins.known[key]) for key in below)}
 
 
 def _keys_in(value: Any, twins: Twins) -> Iterator[int]:

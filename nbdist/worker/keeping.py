@@ -82,15 +82,23 @@ def said_of(made: Mapping[str, Outline], twins: Twins, *, with_keys: bool) -> di
 
 
 def keep_large_names(bound: dict[str, Any], twins: Twins, most_bytes: int, kept: Kept) -> dict[str, Any]:
-    """The names that go, and those that stay."""
+    """The names that go, and those that stay: also views of what stays."""
     going = {}
     find = twins.finder()
     for name, value in bound.items():
-        if size_of(value, most_bytes, find) > most_bytes:
+        if size_of(value, most_bytes, find) > most_bytes or lies_on(kept.newer, value, twins):
             kept.names[name] = described(value)
         else:
             going[name] = value
     return going
+
+
+def lies_on(keys: Collection[int], value: Any, twins: Twins) -> bool:
+    """Whether a value leads to views of the memory of some of the notebook's objects."""
+    if not keys:
+        return False
+    inside = reached(twins.namespace, (), {"": value}).objects.values()
+    return not twins.below(inside).isdisjoint(keys)
 
 
 def keep_large_changes(changes: Changes, twins: Twins, most_bytes: int, kept: Kept) -> Changes:
