@@ -903,6 +903,45 @@ def test_a_storage_that_grows_stays_one_for_all_that_look_at_it(live: NotebookKe
     assert run.stdout == "[[1.0, 1.0], [3.0, 3.0], [4.0, 4.0]]\n"
 
 
+def test_a_view_of_what_stays_on_the_ranks_stays_with_it(live: NotebookKernel) -> None:
+    live.run("whole = torch.zeros(1_000_000)").check()
+    live.run("%%distributed\nwhole.fill_(5)").check()
+    run = live.run("%%distributed\nhead, box = whole[:2], [whole[1:3]]\nwhole[:1]").check()
+    assert re.findall(r"(\w+) \(\w+, \d+ bytes\)", said(run, "on the ranks only: ")) == ["box", "head"]
+    assert run.result == {"text/plain": "tensor([5.])"}
+    assert live.value("'head' in globals() or 'box' in globals()") is False
+    live.run("%distributed pull head").check()
+    assert live.run("print(head, whole[-1:])").check().stdout == "tensor([5., 5.]) tensor([5.])\n"
+
+
+def test_a_mapped_file_is_the_same_file_on_both_sides(live: NotebookKernel) -> None:
+    live.run(
+        """
+        import numpy
+        mapped = numpy.memmap("numbers", dtype="int64", mode="w+", shape=(2, 3))
+        numpy.save("array.npy", numpy.arange(4))
+        read, row = numpy.load("array.npy", mmap_mode="r"), mapped[1]
+        """
+    ).check()
+    run = live.run(
+        """
+        %%distributed
+        row[0] = 5
+        mapped[0, 2] = 7
+        mapped.flush()
+        print(read.tolist(), type(read).__name__, row.base is mapped)
+        again = numpy.memmap("more", dtype="int64", mode="w+", shape=2)
+        again[0] = 3
+        """
+    ).check()
+    assert run.stdout == "[0, 1, 2, 3] memmap True\n"
+    there = "numpy.fromfile('numbers', 'int64').tolist(), numpy.fromfile('more', 'int64').tolist()"
+    assert live.run(f"again[1] = 4\nprint(row, mapped.tolist(), {there})").check().stdout == (
+        "[5 0 0] [[0, 0, 7], [5, 0, 0]] [0, 0, 7, 5, 0, 0] [3, 4]\n"
+    )
+    assert live.run("%%distributed\nprint(again)").check().stdout == "[3 4]\n"
+
+
 def test_a_tensor_on_an_array_that_comes_after_it(live: NotebookKernel) -> None:
     live.run("import numpy\nz = numpy.zeros(3)\na = torch.from_numpy(z)").check()
     run = live.run("%%distributed\na += 1\nz[0] = 5\nprint(a.tolist(), z)").check()

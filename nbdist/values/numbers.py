@@ -16,6 +16,7 @@ from nbdist.values.models import model_reducer_of, reduce_compiled
 from nbdist.values.numeric import (
     array_memory,
     array_root,
+    is_of_file,
     is_strided,
     leaf_state,
     set_leaf_state,
@@ -74,6 +75,8 @@ class NumberReducer:
         if numpy is None:
             return None
         if issubclass(cls, numpy.ndarray):
+            if issubclass(cls, numpy.memmap):
+                return _reduce_memmap
             return self._reduce_array if cls is numpy.ndarray else _reduce_array_of_class
         return _reduce_limits if cls in (numpy.finfo, numpy.iinfo) else None
 
@@ -126,7 +129,10 @@ class NumberReducer:
     def _reduce_array(self, array: Any) -> Any:
         import numpy
 
-        memory = array_memory(array)
+        memory, root = array_memory(array), array_root(array)
+        if is_of_file(root):
+            offset = array.ctypes.data - root.ctypes.data
+            return _make_array, (array.shape, array.dtype, root, offset, array.strides, array.flags.writeable)
         if memory is None:
             return None
         owner = self._owner(array, memory)
@@ -232,6 +238,15 @@ def _rebuild_quietly(make: Any, args: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return make(*args)
+
+
+def _reduce_memmap(array: Any) -> Any:
+    """A file is mapped again."""
+    if array_root(array) is not array or not is_of_file(array):
+        return _reduce_array_of_class(array)
+    mode = "r" if array.mode == "r" else "r+"  # "w+" would empty it
+    order = "C" if array.flags.c_contiguous else "F"
+    return type(array), (array.filename, array.dtype, mode, array.offset, array.shape, order)
 
 
 def _reduce_array_of_class(array: Any) -> Any:

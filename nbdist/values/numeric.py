@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,12 +97,22 @@ def array_root(array: Any) -> Any:
     return array
 
 
+def is_of_file(root: Any) -> bool:
+    """Whether an array that is no view is a file, which both sides see: its bytes are not watched or sent."""
+    import numpy
+
+    if not isinstance(root, numpy.memmap) or root.mode == "c" or root.filename is None:
+        return False
+    return os.path.exists(root.filename)
+
+
 def array_memory(array: Any) -> Buffer | None:
-    """The memory that an array looks at, its owner's whole; None where it holds objects, or nothing."""
+    """The memory that an array looks at, its owner's whole; None where it holds objects, or nothing, or is a
+    file's."""
     import numpy
 
     owner = array_root(array)
-    if array.dtype.hasobject or owner.dtype.hasobject or owner.nbytes == 0:
+    if array.dtype.hasobject or owner.dtype.hasobject or owner.nbytes == 0 or is_of_file(owner):
         return None
     # numpy 2 moved the function.
     bounds: Any = getattr(numpy, "byte_bounds", None) or numpy.lib.array_utils.byte_bounds
