@@ -77,7 +77,8 @@ _BY_BASE: tuple[tuple[type, Kind], ...] = (
     # They do not change, although they can be pickled.
     *_each(_ITSELF, numbers.Number, decimal.Decimal, datetime.date, datetime.time, datetime.timedelta),
     *_each(_ITSELF, datetime.tzinfo, pathlib.PurePath, os.DirEntry, uuid.UUID, re.Pattern, re.Match),
-    *_each(_ITSELF, weakref.ref, *weakref.ProxyTypes, types.GenericAlias, types.BuiltinFunctionType),
+    (weakref.ref, library.ReferenceKind()),
+    *_each(_ITSELF, *weakref.ProxyTypes, types.GenericAlias, types.BuiltinFunctionType),
     (type, plain.ClassKind()),
     *_each(_WRAPPING, types.MethodType, types.MappingProxyType, functools.partial, functools.partialmethod),
     *_each(_WRAPPING, property, classmethod, staticmethod),

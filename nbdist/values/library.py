@@ -59,6 +59,14 @@ class WeakKind(Kind):
         fill_weak(twin, portable)
 
 
+class ReferenceKind(Kind):
+    """Weak references: they do not change, and lead to what they refer to, as handles of hooks do."""
+
+    def parts(self, obj: Any) -> tuple[Any, ...]:
+        referent = obj()
+        return () if referent is None else (referent,)
+
+
 def fill_weak(twin: Any, items: tuple[Any, ...]) -> None:
     """Put members into an empty weak dictionary or set."""
     if isinstance(twin, weakref.WeakSet):
