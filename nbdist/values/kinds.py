@@ -77,8 +77,7 @@ _BY_BASE: tuple[tuple[type, Kind], ...] = (
     # They do not change, although they can be pickled.
     *_each(_ITSELF, numbers.Number, decimal.Decimal, datetime.date, datetime.time, datetime.timedelta),
     *_each(_ITSELF, datetime.tzinfo, pathlib.PurePath, os.DirEntry, uuid.UUID, re.Pattern, re.Match),
-    (weakref.ref, library.ReferenceKind()),
-    *_each(_ITSELF, *weakref.ProxyTypes, types.GenericAlias, types.BuiltinFunctionType),
+    *_each(_ITSELF, weakref.ref, *weakref.ProxyTypes, types.GenericAlias, types.BuiltinFunctionType),
     (type, plain.ClassKind()),
     *_each(_WRAPPING, types.MethodType, types.MappingProxyType, functools.partial, functools.partialmethod),
     *_each(_WRAPPING, property, classmethod, staticmethod),
@@ -99,6 +98,7 @@ _BY_NAME: tuple[tuple[str, str, Kind], ...] = (
     ("numpy.random", "Generator", plain.NumpyGeneratorKind()),
     ("numpy.random", "RandomState", plain.OldNumpyGeneratorKind()),
     ("torch", "Generator", plain.TorchGeneratorKind()),
+    ("torch.utils.hooks", "RemovableHandle", library.HandleKind()),
     ("torch.utils.data", "DataLoader", plain.PartlyInstance("_iterator")),  # with its workers
     ("torch.nn.parallel", "DistributedDataParallel", plain.PartlyInstance(*BETWEEN_RANKS)),
     ("sqlite3", "Connection", library.DatabaseKind()),

@@ -59,12 +59,13 @@ class WeakKind(Kind):
         fill_weak(twin, portable)
 
 
-class ReferenceKind(Kind):
-    """Weak references: they do not change, and lead to what they refer to, as handles of hooks do."""
+class HandleKind(PlainInstance):
+    """Handles of torch's hooks: they refer weakly to the dicts that hold the hooks, and change these. (Other
+    weak references lead nowhere: what they refer to must not live on because we know it.)"""
 
     def parts(self, obj: Any) -> tuple[Any, ...]:
-        referent = obj()
-        return () if referent is None else (referent,)
+        dicts = (reference() for reference in (obj.hooks_dict_ref, *getattr(obj, "extra_dict", ())))
+        return (*super().parts(obj), *dicts)
 
 
 def fill_weak(twin: Any, items: tuple[Any, ...]) -> None:
