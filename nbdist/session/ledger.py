@@ -170,7 +170,8 @@ class Ledger:
         """The names that lead to what has changed: a rank may have put something else in its place."""
         led: dict[str, list[int]] = {}
         for key in changes.contents.keys() | changes.memory.keys():
-            led.setdefault(self._label(key, found), []).append(key)
+            if id(self._twins.known[key]) in found.objects:  # others lie below, or lay beside them
+                led.setdefault(self._label(key, found), []).append(key)
         return {"led": led} if led else {}
 
     def _named(self, kind: str, names: Iterable[str]) -> dict[str, Any]:
