@@ -2,6 +2,8 @@
 
 The notebook and the ranks each have a namespace of their own. Objects that exist on both sides are twins:
 what changes on one side is written into its twin on the other, when a cell needs it.
+
+Longer than 400 lines because what was seen, what is sent and what came back are one account.
 """
 
 from __future__ import annotations
