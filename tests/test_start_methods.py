@@ -7,6 +7,9 @@ Longer than 400 lines because the table is one.
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +19,8 @@ from typing import Any
 import pytest
 from conftest import LIBRARY_SINGLETONS, WARM_UP
 from notebook_kernel import CellRun, NotebookKernel, poll_until
+
+from nbdist.start.fork import ForkedProcess
 
 PAGE = Path(__file__).parent.parent / "docs" / "start_methods.md"
 
@@ -1214,3 +1219,13 @@ def test_ranks_have_the_notebooks_path_wherever_nbdist_comes_from() -> None:
         kernel.run(f"import sys\nsys.path.insert(0, {home!r})\n%load_ext nbdist").check()
         run = kernel.run("%%distributed --devices 2 --start-method forkserver\nsys.path[0]").check()
         assert run.result == {"text/plain": repr(home)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forked workers are held by descriptors of Linux")
+def test_a_process_whose_descriptor_was_given_back_gets_no_signal() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        process = ForkedProcess(child.pid)
+        process.close()
+        process.signal(signal.SIGKILL)
+        child.communicate(b"\n")
+    assert child.returncode == 0

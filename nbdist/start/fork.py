@@ -76,20 +76,27 @@ class ForkedProcess:
     def __init__(self, pid: int):
         self.pid = pid
         self._pidfd = _open(pid)
+        self._is_open = True
+        # One thread buries the dead while another may signal the living: the descriptor's number may be
+        # another process's by then.
+        self._lock = threading.RLock()
 
     def fileno(self) -> int:
         return self._pidfd
 
     def signal(self, number: signal.Signals) -> None:
         if sys.platform == "linux":
-            with contextlib.suppress(ProcessLookupError):  # it has ended already
-                signal.pidfd_send_signal(self._pidfd, number)
+            with self._lock, contextlib.suppress(ProcessLookupError):  # it has ended already
+                if self._is_open:
+                    signal.pidfd_send_signal(self._pidfd, number)
 
     def reap(self) -> int:
         return reap_child(self.pid)
 
     def close(self) -> None:
-        os.close(self._pidfd)
+        with self._lock:
+            self._is_open = False
+            os.close(self._pidfd)
 
 
 def _open(pid: int) -> int:
