@@ -7,6 +7,8 @@ from notebook_kernel import NotebookKernel
 
 FRAMES = """
 import pandas as pd
+if pd.__version__ < "3":
+    pd.options.mode.copy_on_write = True  # as it always is since then
 frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
 column, renamed = frame["a"], frame.rename(columns={"a": "z"})
 series = pd.Series([1.0, 2.0])
