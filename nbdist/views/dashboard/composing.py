@@ -211,8 +211,9 @@ class Composer:
     def _look_for_steps(self, state: RunState) -> None:
         """A loop comes to the same line again and again: a rank that logs or whose bar moves is not at its
         line for as long as it has been seen there."""
+        bars = state.bars
         for rank in self._facts.runs_on:
-            done = (bar.parts[rank].done for bar in state.bars if rank in bar.parts)
+            done = (bar.parts[rank].done for bar in bars if rank in bar.parts)
             made = (self._metrics.given(rank), *done)
             known = self._steps.get(rank)
             if known is None or known.made != made:
