@@ -39,9 +39,9 @@ def failure(run: CellRun) -> str:
     return run.error.evalue
 
 
-def interrupt(kernel: NotebookKernel, code: str) -> None:
+def interrupt(kernel: NotebookKernel, code: str, options: str = "") -> None:
     """Run a cell, interrupt it once it has printed ``up``, and wait for its end."""
-    run = kernel.start_run(f"%%distributed\n{code}")
+    run = kernel.start_run(f"%%distributed {options}\n{code}")
     run.wait_for_text("up")
     kernel.interrupt()
     run.finish(20)
@@ -229,12 +229,7 @@ def test_an_interrupt_while_the_ranks_meet_anew(live: NotebookKernel, late: str,
     # A file system that takes its time: the interrupt comes in the midst of what a cell after a failure begins with.
     on_ranks(live, f"rank_here, late = rank, ({ranks})\n{WAIT}\n{SLOW[late]}").check()
     assert "ValueError" in failure(on_ranks(live, "raise ValueError('bad')"))
-    run = live.start_run(f"%%distributed --ranks {ranks}\n1")
-    run.wait_for_text("up")
-    live.interrupt()
-    run.finish(20)
-    assert run.error is not None, run.describe()
-    assert run.error.ename == "KeyboardInterrupt", run.describe()
+    interrupt(live, "1", f"--ranks {ranks}")
     check_good(live)
 
 

@@ -2,8 +2,6 @@
 
 The notebook and the ranks each have a namespace of their own. Objects that exist on both sides are twins:
 what changes on one side is written into its twin on the other, when a cell needs it.
-
-Longer than 400 lines because what was seen, what is sent and what came back are one account.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from nbdist.messages import Made, Parcel, Run, Values
@@ -24,9 +21,6 @@ from nbdist.session.news import Draft, News
 from nbdist.session.sendable import asked_for, check_sendable, pack_work
 from nbdist.session.stale import Stale, memory_bytes
 from nbdist.shell import SHELLS_OWN
-from nbdist.values.foreign import Refusal, call_foreign
-from nbdist.values.kind import Buffer
-from nbdist.values.kinds import kind_of
 from nbdist.values.landing import Landed
 from nbdist.values.parcel import Echo, pack
 from nbdist.values.refitting import layouts_of
@@ -332,13 +326,9 @@ class Ledger:
         unlike = {key for key in newer if memory_bytes(twins.known[key]) > _LARGE_BYTES}
         below = {id(twins.known[key]) for key in twins.below(found.objects.values())}
         changes = twins.changes((found.objects.keys() | below) - {id(twins.known[key]) for key in unlike})
-        for key in forced:
-            obj = twins.known[key]
-            content, memory = call_foreign(partial(kind_of(obj).portable, obj)), kind_of(obj).memory(obj)
-            if not isinstance(content, Refusal):
-                changes.contents[key] = content
-            if isinstance(memory, Buffer):
-                changes.memory[key] = memory
+        whole = twins.whole(forced)
+        changes.contents.update(whole.contents)
+        changes.memory.update(whole.memory)
         both = (changes.contents.keys() | changes.memory.keys()) & newer
         for key in both:
             changes.contents.pop(key, None)

@@ -394,6 +394,18 @@ class Twins:
         if owner is not None and owner not in found.memory and self._watch.changed(memory):
             found.memory[owner] = memory
 
+    def whole(self, keys: Iterable[int]) -> Changes:
+        """All that these objects hold, changed or not."""
+        found = Changes()
+        for key in keys:
+            obj = self.known[key]
+            kind = kind_of(obj)
+            self._send(key, partial(kind.portable, obj), found)
+            memory = kind.memory(obj)
+            if memory is not None:
+                found.memory[key] = memory
+        return found
+
     def moved_on(self, keys: Iterable[int]) -> list[int]:
         """Those of these objects that hold something else than when this was made, their memory apart."""
         plain = {key for key, _ in self._plain.changed()}

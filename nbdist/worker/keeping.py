@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from nbdist.errors import bytes_text
 from nbdist.messages import Made
-from nbdist.values.foreign import Refusal, call_foreign
-from nbdist.values.kind import Buffer
-from nbdist.values.kinds import kind_of
 from nbdist.values.models import is_wrapper
 from nbdist.values.outline import Outline
 from nbdist.values.parcel import Echo
@@ -190,14 +186,9 @@ def with_what_belongs(among: Collection[int], changes: Changes, twins: Twins) ->
 
 def with_whole(keys: Collection[int], changes: Changes, twins: Twins) -> Changes:
     """All changes, and of these objects what they hold, changed or not."""
-    for key in twins.known.keys() & set(keys):
-        obj = twins.known[key]
-        kind = kind_of(obj)
-        content, memory = call_foreign(partial(kind.portable, obj)), kind.memory(obj)
-        if isinstance(content, Refusal):
-            changes.refused.setdefault(key, content.reason)
-        else:
-            changes.contents.setdefault(key, content)
-        if isinstance(memory, Buffer):
-            changes.memory.setdefault(key, memory)
-    return changes
+    whole = twins.whole(twins.known.keys() & set(keys))
+    return Changes(
+        {**whole.contents, **changes.contents},
+        {**whole.memory, **changes.memory},
+        {**whole.refused, **changes.refused},
+    )
